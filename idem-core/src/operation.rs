@@ -173,8 +173,8 @@ impl Claim {
 
 /// The attempt that owns a record. Every write of an attempt carries one.
 ///
-/// There is no constructor: [`claim`](crate::claim) and [`resolve`](crate::resolve) make one from a row that the store
-/// wrote, so that nobody can act for an attempt that the store does not know.
+/// Only [`claim`](crate::claim) and [`resolve`](crate::resolve) make one that owns anything, from a row that the store
+/// wrote: nobody can act for an attempt that the store does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     scope: Scope,
@@ -185,6 +185,12 @@ pub struct Owner {
 impl Owner {
     pub(crate) fn of(scope: &Scope, key: &Key, record: &Record) -> Self {
         Self { scope: scope.clone(), key: key.clone(), attempt: record.attempt() }
+    }
+
+    /// Nobody: no attempt has number 0, so every write under it is answered Superseded. For operations that run
+    /// without protection, and for tests of handlers.
+    pub fn nobody(scope: Scope, key: Key) -> Self {
+        Self { scope, key, attempt: AttemptId { token: Token::from_bytes([0; 16]), number: 0 } }
     }
 
     /// Whose key it is.
