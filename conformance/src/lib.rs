@@ -4,6 +4,7 @@
 #![allow(clippy::panic)]
 
 pub mod agreement;
+pub mod concurrency;
 mod expect;
 mod harness;
 mod place;
