@@ -4,15 +4,23 @@
 #![allow(clippy::panic)]
 
 pub mod agreement;
+pub mod cancellation;
+pub mod claims;
 pub mod concurrency;
+pub mod durability;
 mod expect;
+pub mod expiry;
+pub mod fencing;
+pub mod fidelity;
 mod harness;
+pub mod housekeeping;
 mod place;
 mod rng;
 mod run;
 mod shared;
 mod suite;
 mod transaction_hook;
+pub mod transactions;
 mod world;
 
 pub use async_trait::async_trait;
