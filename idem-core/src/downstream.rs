@@ -34,10 +34,7 @@ mod tests {
             downstream_key("tenant-1", "order-42", "charge"),
             "idem-6b90fdb7f32d888607f6fc8ae06b06fb5a1e647c8cd8a31ca32788e88e2a92e9"
         );
-        assert_eq!(
-            downstream_key("", "", ""),
-            "idem-e9634938d03a10f93954b7a5509bc4942213e9fd3689f4eaa0c2cc970343c6e0"
-        );
+        assert_eq!(downstream_key("", "", ""), "idem-e9634938d03a10f93954b7a5509bc4942213e9fd3689f4eaa0c2cc970343c6e0");
     }
 
     #[test]

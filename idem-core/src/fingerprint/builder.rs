@@ -48,11 +48,7 @@ impl Added {
 
 impl FingerprintBuilder {
     pub(super) fn new(key: Option<FingerprintKey>) -> FingerprintBuilder {
-        FingerprintBuilder {
-            key,
-            parts: Vec::new(),
-            mistake: None,
-        }
+        FingerprintBuilder { key, parts: Vec::new(), mistake: None }
     }
 
     /// Adds a part that counts byte by byte.
@@ -75,12 +71,7 @@ impl FingerprintBuilder {
     /// Adds a JSON document, of which only the meaning of the selected fields counts.
     ///
     /// A document without a [canonical form](canonical_json), or without any of the fields, counts byte by byte.
-    pub fn selected(
-        self,
-        name: &str,
-        document: impl AsRef<[u8]>,
-        fields: &FieldSelector,
-    ) -> FingerprintBuilder {
+    pub fn selected(self, name: &str, document: impl AsRef<[u8]>, fields: &FieldSelector) -> FingerprintBuilder {
         let document = document.as_ref();
         let canonical = canonical_json(document).ok();
         match canonical.and_then(|canonical| fields.select(&canonical)) {
@@ -102,8 +93,7 @@ impl FingerprintBuilder {
         if self.parts.is_empty() {
             return Err(InvalidParts::None);
         }
-        self.parts
-            .sort_unstable_by(|left, right| left.name.cmp(&right.name));
+        self.parts.sort_unstable_by(|left, right| left.name.cmp(&right.name));
         for pair in self.parts.windows(2) {
             if pair[0].name == pair[1].name {
                 let name = pair[0].name.to_string();
@@ -114,20 +104,10 @@ impl FingerprintBuilder {
         pieces.extend(self.parts.iter().map(|part| part.digest.as_slice()));
         let whole = digest(self.key.as_ref(), &pieces);
         let key_id = self.key.as_ref().map_or("", FingerprintKey::id);
-        Ok(Fingerprint::assemble(
-            key_id,
-            whole,
-            self.parts.iter().map(Added::part),
-        ))
+        Ok(Fingerprint::assemble(key_id, whole, self.parts.iter().map(Added::part)))
     }
 
-    fn add(
-        mut self,
-        name: &str,
-        kind: Kind,
-        hashed: &[u8],
-        given_len: usize,
-    ) -> FingerprintBuilder {
+    fn add(mut self, name: &str, kind: Kind, hashed: &[u8], given_len: usize) -> FingerprintBuilder {
         if self.mistake.is_some() {
             return self;
         }
@@ -142,20 +122,9 @@ impl FingerprintBuilder {
         }
         let digest = digest(
             self.key.as_ref(),
-            &[
-                PART,
-                &[name.len() as u8],
-                name.as_bytes(),
-                &[kind as u8],
-                &(hashed.len() as u64).to_be_bytes(),
-                hashed,
-            ],
+            &[PART, &[name.len() as u8], name.as_bytes(), &[kind as u8], &(hashed.len() as u64).to_be_bytes(), hashed],
         );
-        self.parts.push(Added {
-            name: name.into(),
-            digest,
-            length: given_len as u64,
-        });
+        self.parts.push(Added { name: name.into(), digest, length: given_len as u64 });
         self
     }
 }
@@ -171,9 +140,7 @@ pub enum InvalidParts {
     #[error("a fingerprint can have 255 parts at most")]
     TooMany,
     /// A name is empty, over 255 bytes, or holds a control character.
-    #[error(
-        "the name of a fingerprint's part must be 1 to 255 bytes without control characters, unlike {name:?}"
-    )]
+    #[error("the name of a fingerprint's part must be 1 to 255 bytes without control characters, unlike {name:?}")]
     Name {
         /// The beginning of the name, 32 characters at most.
         name: String,

@@ -46,9 +46,9 @@ impl Differences {
 impl fmt::Display for Differences {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Differences::Incomparable => f.write_str(
-                "the fingerprints were made under different schemes or keys and cannot be compared",
-            ),
+            Differences::Incomparable => {
+                f.write_str("the fingerprints were made under different schemes or keys and cannot be compared")
+            }
             Differences::Parts(parts) if parts.is_empty() => f.write_str("no part differs"),
             Differences::Parts(parts) => {
                 for (index, part) in parts.iter().enumerate() {

@@ -29,9 +29,7 @@ impl FingerprintKey {
         if !valid_key_id(id.as_bytes()) {
             return Err(InvalidFingerprintKey::Id);
         }
-        let too_short = InvalidFingerprintKey::Secret {
-            length: secret.len(),
-        };
+        let too_short = InvalidFingerprintKey::Secret { length: secret.len() };
         if secret.len() < MIN_SECRET {
             return Err(too_short);
         }
@@ -51,9 +49,7 @@ impl FingerprintKey {
 /// Shows the id, never the secret.
 impl fmt::Debug for FingerprintKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FingerprintKey")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
+        f.debug_struct("FingerprintKey").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
@@ -65,9 +61,7 @@ pub enum InvalidFingerprintKey {
     #[error("the id of a fingerprint key must be 1 to 64 visible ASCII characters")]
     Id,
     /// The secret is too short to be safe from guessing.
-    #[error(
-        "the secret of a fingerprint key must be at least 16 random bytes; this one has {length}"
-    )]
+    #[error("the secret of a fingerprint key must be at least 16 random bytes; this one has {length}")]
     Secret {
         /// Bytes that were given.
         length: usize,

@@ -38,15 +38,9 @@ impl NotCanonical {
 /// [`NotCanonical`] if the document is not strict JSON (RFC 8259, UTF-8, no byte order mark), is nested deeper than 128, repeats a member name within an
 /// object, holds a lone surrogate, or holds a number whose decimal exponent does not fit an `i64`.
 pub fn canonical_json(document: &[u8]) -> Result<Vec<u8>, NotCanonical> {
-    let text = std::str::from_utf8(document).map_err(|error| NotCanonical {
-        reason: "invalid UTF-8",
-        offset: error.valid_up_to(),
-    })?;
-    let mut canonicaliser = Canonicaliser {
-        source: text.as_bytes(),
-        at: 0,
-        out: Vec::with_capacity(document.len()),
-    };
+    let text = std::str::from_utf8(document)
+        .map_err(|error| NotCanonical { reason: "invalid UTF-8", offset: error.valid_up_to() })?;
+    let mut canonicaliser = Canonicaliser { source: text.as_bytes(), at: 0, out: Vec::with_capacity(document.len()) };
     canonicaliser.spaces();
     canonicaliser.value(0)?;
     canonicaliser.spaces();
@@ -170,12 +164,7 @@ impl<'a> Canonicaliser<'a> {
         self.spaces();
         self.value(depth)?;
         self.spaces();
-        Ok(Member {
-            start,
-            name_end,
-            end: self.out.len(),
-            offset,
-        })
+        Ok(Member { start, name_end, end: self.out.len(), offset })
     }
 
     /// Brings the members of the object that ends the output into the order of their names, and refuses two of one name.
@@ -184,9 +173,7 @@ impl<'a> Canonicaliser<'a> {
         if members.is_sorted_by(|left, right| name(left) < name(right)) {
             return Ok(());
         }
-        let first = members
-            .first()
-            .map_or(self.out.len(), |member| member.start);
+        let first = members.first().map_or(self.out.len(), |member| member.start);
         members.sort_unstable_by(|left, right| name(left).cmp(name(right)));
         for pair in members.windows(2) {
             if name(&pair[0]) == name(&pair[1]) {
@@ -201,8 +188,7 @@ impl<'a> Canonicaliser<'a> {
             if index > 0 {
                 self.out.push(b',');
             }
-            self.out
-                .extend_from_slice(&unsorted[member.start - first..member.end - first]);
+            self.out.extend_from_slice(&unsorted[member.start - first..member.end - first]);
         }
         Ok(())
     }
@@ -231,10 +217,7 @@ impl<'a> Canonicaliser<'a> {
 
     fn escape(&mut self) -> Result<char, NotCanonical> {
         let start = self.at;
-        let refused = |reason| NotCanonical {
-            reason,
-            offset: start,
-        };
+        let refused = |reason| NotCanonical { reason, offset: start };
         self.at += 2;
         Ok(match self.source.get(start + 1) {
             Some(b'"') => '"',
@@ -265,9 +248,7 @@ impl<'a> Canonicaliser<'a> {
     fn hex(&mut self) -> Option<u32> {
         let digits = self.source.get(self.at..self.at + 4)?;
         self.at += 4;
-        digits.iter().try_fold(0, |code, &digit| {
-            Some(code * 16 + char::from(digit).to_digit(16)?)
-        })
+        digits.iter().try_fold(0, |code, &digit| Some(code * 16 + char::from(digit).to_digit(16)?))
     }
 
     /// A number is sign, coefficient and power of ten; the coefficient has no zeros at either end, and the exponent is left out where it is 0.
@@ -279,10 +260,7 @@ impl<'a> Canonicaliser<'a> {
         let coefficient = self.out.len();
         match self.digits()? {
             [b'0', _, ..] => {
-                return Err(NotCanonical {
-                    reason: "a number with a leading zero",
-                    offset,
-                });
+                return Err(NotCanonical { reason: "a number with a leading zero", offset });
             }
             whole => self.out.extend_from_slice(whole),
         }
@@ -298,10 +276,10 @@ impl<'a> Canonicaliser<'a> {
             if !negative {
                 self.skip(b'+');
             }
-            let written = self.digits()?.iter().fold(0_i128, |sum, &digit| {
-                sum.saturating_mul(10)
-                    .saturating_add(i128::from(digit - b'0'))
-            });
+            let written = self
+                .digits()?
+                .iter()
+                .fold(0_i128, |sum, &digit| sum.saturating_mul(10).saturating_add(i128::from(digit - b'0')));
             exponent = exponent.saturating_add(if negative { -written } else { written });
         }
 
@@ -313,24 +291,16 @@ impl<'a> Canonicaliser<'a> {
             self.out.push(b'0');
             return Ok(());
         }
-        let trailing = digits
-            .iter()
-            .rev()
-            .take_while(|&&digit| digit == b'0')
-            .count();
+        let trailing = digits.iter().rev().take_while(|&&digit| digit == b'0').count();
         self.out.truncate(self.out.len() - trailing);
         self.out.drain(coefficient..coefficient + leading);
         match i64::try_from(exponent.saturating_add(trailing as i128)) {
             Ok(0) => Ok(()),
             Ok(exponent) => {
-                self.out
-                    .extend_from_slice(format!("e{exponent}").as_bytes());
+                self.out.extend_from_slice(format!("e{exponent}").as_bytes());
                 Ok(())
             }
-            Err(_) => Err(NotCanonical {
-                reason: "a number whose exponent is too large",
-                offset,
-            }),
+            Err(_) => Err(NotCanonical { reason: "a number whose exponent is too large", offset }),
         }
     }
 
@@ -371,10 +341,7 @@ impl<'a> Canonicaliser<'a> {
     }
 
     fn refuse(&self, reason: &'static str) -> NotCanonical {
-        NotCanonical {
-            reason,
-            offset: self.at,
-        }
+        NotCanonical { reason, offset: self.at }
     }
 }
 

@@ -38,10 +38,8 @@ impl FieldSelector {
         if pointers.is_empty() {
             return Err(InvalidSelector::Empty);
         }
-        let mut fields = pointers
-            .iter()
-            .map(|pointer| Field::parse(pointer.as_ref()))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut fields =
+            pointers.iter().map(|pointer| Field::parse(pointer.as_ref())).collect::<Result<Vec<_>, _>>()?;
         fields.sort_unstable_by(|left, right| left.pointer.cmp(&right.pointer));
         for pair in fields.windows(2) {
             if pair[0].pointer == pair[1].pointer {
@@ -73,33 +71,23 @@ impl FieldSelector {
 
 impl Field {
     fn parse(pointer: &str) -> Result<Field, InvalidSelector> {
-        let malformed = || InvalidSelector::Malformed {
-            pointer: pointer.into(),
-        };
+        let malformed = || InvalidSelector::Malformed { pointer: pointer.into() };
         let mut tokens = pointer.split('/');
         if tokens.next() != Some("") {
             return Err(malformed());
         }
         Ok(Field {
             pointer: pointer.into(),
-            steps: tokens
-                .map(|token| Step::parse(token).ok_or_else(malformed))
-                .collect::<Result<_, _>>()?,
+            steps: tokens.map(|token| Step::parse(token).ok_or_else(malformed)).collect::<Result<_, _>>()?,
         })
     }
 
     fn find<'d>(&self, document: &'d [u8]) -> Option<&'d [u8]> {
-        self.steps
-            .iter()
-            .try_fold(document, |value, step| match value.first() {
-                Some(b'{') => items(value).find_map(|member| {
-                    member
-                        .strip_prefix(step.name.as_slice())?
-                        .strip_prefix(b":")
-                }),
-                Some(b'[') => items(value).nth(step.index?),
-                _ => None,
-            })
+        self.steps.iter().try_fold(document, |value, step| match value.first() {
+            Some(b'{') => items(value).find_map(|member| member.strip_prefix(step.name.as_slice())?.strip_prefix(b":")),
+            Some(b'[') => items(value).nth(step.index?),
+            _ => None,
+        })
     }
 }
 
@@ -117,12 +105,8 @@ impl Step {
             });
             name.push_str(rest);
         }
-        let is_index =
-            name == "0" || !name.starts_with('0') && name.bytes().all(|byte| byte.is_ascii_digit());
-        Some(Step {
-            name: canonical_string(&name),
-            index: is_index.then(|| name.parse().ok()).flatten(),
-        })
+        let is_index = name == "0" || !name.starts_with('0') && name.bytes().all(|byte| byte.is_ascii_digit());
+        Some(Step { name: canonical_string(&name), index: is_index.then(|| name.parse().ok()).flatten() })
     }
 }
 
@@ -139,9 +123,7 @@ pub enum InvalidSelector {
     #[error("a field selector needs at least one JSON Pointer, for example \"/amount\"")]
     Empty,
     /// A pointer is not RFC 6901.
-    #[error(
-        "{pointer:?} is no JSON Pointer: it must begin with '/', and '~' must be written ~0 and '/' in a name ~1"
-    )]
+    #[error("{pointer:?} is no JSON Pointer: it must begin with '/', and '~' must be written ~0 and '/' in a name ~1")]
     Malformed {
         /// The pointer as given.
         pointer: String,
@@ -163,9 +145,7 @@ mod tests {
     fn at(document: &str, pointer: &str) -> Option<String> {
         let canonical = canonical_json(document.as_bytes()).unwrap();
         let field = Field::parse(pointer).unwrap();
-        field
-            .find(&canonical)
-            .map(|value| String::from_utf8(value.to_vec()).unwrap())
+        field.find(&canonical).map(|value| String::from_utf8(value.to_vec()).unwrap())
     }
 
     #[test]
@@ -194,17 +174,7 @@ mod tests {
         let document = "[10, [], {\"x\": [\"],[\", 7]}]";
         assert_eq!(at(document, "/0").as_deref(), Some("1e1"));
         assert_eq!(at(document, "/2/x/1").as_deref(), Some("7"));
-        for absent in [
-            "/00",
-            "/01",
-            "/-",
-            "/3",
-            "/+1",
-            "/1/0",
-            "/",
-            "/0/0",
-            "/99999999999999999999999",
-        ] {
+        for absent in ["/00", "/01", "/-", "/3", "/+1", "/1/0", "/", "/0/0", "/99999999999999999999999"] {
             assert_eq!(at(document, absent), None, "{absent}");
         }
         assert_eq!(at("{\"-\": 1, \"01\": 2}", "/-").as_deref(), Some("1"));

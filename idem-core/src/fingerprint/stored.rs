@@ -63,9 +63,7 @@ impl Fingerprint {
         if !rest.is_empty() {
             return Err(InvalidFingerprint::TrailingBytes { count: rest.len() });
         }
-        Ok(Fingerprint {
-            stored: stored.into(),
-        })
+        Ok(Fingerprint { stored: stored.into() })
     }
 
     /// The stored form: 36 bytes, the key id, and for each part 17 bytes and its name.
@@ -123,9 +121,7 @@ impl Fingerprint {
             stored.extend_from_slice(&part.short);
             stored.extend_from_slice(&part.length.to_be_bytes());
         }
-        Fingerprint {
-            stored: stored.into(),
-        }
+        Fingerprint { stored: stored.into() }
     }
 
     fn digest(&self) -> &[u8] {
@@ -141,10 +137,7 @@ impl Fingerprint {
 /// Shows the beginning of the digest only: fingerprints are never logged in full.
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut digest: String = self.digest()[..4]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let mut digest: String = self.digest()[..4].iter().map(|byte| format!("{byte:02x}")).collect();
         digest.push('…');
         f.debug_struct("Fingerprint")
             .field("scheme", &self.scheme())
@@ -166,24 +159,15 @@ impl<'a> Part<'a> {
     pub(super) fn new(name: &'a str, digest: &[u8; DIGEST_LEN], length: u64) -> Part<'a> {
         let mut short = [0; SHORT_LEN];
         short.copy_from_slice(&digest[..SHORT_LEN]);
-        Part {
-            name,
-            short,
-            length,
-        }
+        Part { name, short, length }
     }
 
     fn take(rest: &mut &'a [u8]) -> Result<Part<'a>, InvalidFingerprint> {
-        let name =
-            std::str::from_utf8(take_prefixed(rest)?).map_err(|_| InvalidFingerprint::Parts)?;
+        let name = std::str::from_utf8(take_prefixed(rest)?).map_err(|_| InvalidFingerprint::Parts)?;
         if !valid_name(name) {
             return Err(InvalidFingerprint::Parts);
         }
-        Ok(Part {
-            name,
-            short: take_array(rest)?,
-            length: u64::from_be_bytes(take_array(rest)?),
-        })
+        Ok(Part { name, short: take_array(rest)?, length: u64::from_be_bytes(take_array(rest)?) })
     }
 }
 
@@ -196,9 +180,7 @@ fn take_byte(rest: &mut &[u8]) -> Result<u8, InvalidFingerprint> {
 }
 
 fn take_array<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], InvalidFingerprint> {
-    let (taken, after) = rest
-        .split_first_chunk()
-        .ok_or(InvalidFingerprint::Truncated)?;
+    let (taken, after) = rest.split_first_chunk().ok_or(InvalidFingerprint::Truncated)?;
     *rest = after;
     Ok(*taken)
 }
@@ -206,9 +188,7 @@ fn take_array<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], InvalidFinger
 /// Takes the bytes behind a length byte.
 fn take_prefixed<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], InvalidFingerprint> {
     let length = take_byte(rest)?.into();
-    let (taken, after) = rest
-        .split_at_checked(length)
-        .ok_or(InvalidFingerprint::Truncated)?;
+    let (taken, after) = rest.split_at_checked(length).ok_or(InvalidFingerprint::Truncated)?;
     *rest = after;
     Ok(taken)
 }
