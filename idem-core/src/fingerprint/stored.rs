@@ -14,8 +14,9 @@ pub(super) const MAX_PARTS: usize = 255;
 
 /// A digest of the meaningful parts of a request, with a short digest and the length of each part.
 ///
-/// It is held in its stored form, which the module documentation describes, so storing and loading cost a copy and a check. Retries are told by
-/// [`matches`](Self::matches). `==` asks for the same stored bytes, which is more: two JSON bodies of one meaning match, and differ in their lengths.
+/// It is held in its stored form, which the module documentation describes, so storing and loading cost a copy and a
+/// check. Retries are told by [`matches`](Self::matches). `==` asks for the same stored bytes, which is more: two JSON
+/// bodies of one meaning match, and differ in their lengths.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     stored: Box<[u8]>,
@@ -36,7 +37,8 @@ impl Fingerprint {
     ///
     /// # Errors
     ///
-    /// [`InvalidFingerprint`] if these are not exactly the bytes that [`as_bytes`](Self::as_bytes) of some fingerprint could give.
+    /// [`InvalidFingerprint`] if these are not exactly the bytes that [`as_bytes`](Self::as_bytes) of some fingerprint
+    /// could give.
     pub fn from_bytes(stored: &[u8]) -> Result<Fingerprint, InvalidFingerprint> {
         let mut rest = stored;
         let scheme = take_byte(&mut rest)?;
@@ -82,7 +84,8 @@ impl Fingerprint {
         std::str::from_utf8(id).ok().filter(|id| !id.is_empty())
     }
 
-    /// Whether two requests are the same: made by one scheme under one key, and of equal digests. This is the rule for retries.
+    /// Whether two requests are the same: made by one scheme under one key, and of equal digests. This is the rule for
+    /// retries.
     pub fn matches(&self, other: &Fingerprint) -> bool {
         self.is_comparable(other) && self.digest() == other.digest()
     }
