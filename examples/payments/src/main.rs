@@ -1,0 +1,3 @@
+//! A payments service that a client can retry against.
+
+fn main() {}

@@ -1,0 +1,91 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn full(state: State) -> Record {
+    Record {
+        state,
+        token: Token::from_bytes(*b"0123456789abcdef"),
+        number: 3,
+        origin: Origin::Takeover,
+        repeat: true,
+        lapses: 2,
+        fingerprint: Some(Fingerprint::builder().part("body", "x").build().unwrap()),
+        lease_end: Timestamp::from_millis(30_000),
+        claimed: Timestamp::from_millis(-1),
+        settled: Some(Timestamp::from_millis(20_000)),
+        expiry: Timestamp::from_millis(i64::MAX),
+        on_lapse: OnLapse::Hold,
+        started: true,
+        checkpoints: Checkpoints::default().with("charge", &Bytes::from_static(b"\0\xff")).with("mail", &Bytes::new()),
+    }
+}
+
+// cases 014, 128
+#[test]
+fn a_record_comes_back_with_every_field_in_every_state() {
+    let done = State::Done(Response::new(201).with_body("{}"));
+    for state in [State::InProgress, State::Released, State::Held, done] {
+        let record = full(state);
+        assert_eq!(Record::decode(record.encode()).unwrap(), record);
+    }
+    let bare =
+        Record { fingerprint: None, settled: None, checkpoints: Checkpoints::default(), ..full(State::Released) };
+    assert_eq!(Record::decode(bare.encode()).unwrap(), bare);
+}
+
+#[test]
+fn format_1_stays_readable_for_ever() {
+    let stored = b"\x01\x00\
+        0123456789abcdef\
+        \0\0\0\x03\x02\x01\0\0\0\x02\x01\x01\
+        \0\0\0\0\0\0\x75\x30\xff\xff\xff\xff\xff\xff\xff\xff\x7f\xff\xff\xff\xff\xff\xff\xff\
+        \x01\0\0\0\0\0\0\x4e\x20\
+        \0\0\0\0\
+        \0\0\0\x02\0\0\0\x06charge\0\0\0\x02\0\xff\0\0\0\x04mail\0\0\0\0";
+    let record = Record { fingerprint: None, ..full(State::InProgress) };
+    assert_eq!(record.encode(), stored);
+    assert_eq!(Record::decode(&stored[..]).unwrap(), record);
+}
+
+#[test]
+fn a_newer_format_is_refused_and_not_guessed() {
+    let mut bytes = full(State::Held).encode();
+    bytes[0] = 2;
+    let error = Record::decode(bytes).unwrap_err();
+    assert_eq!(error, DecodeError::Newer { what: "a stored record", found: 2, known: 1 });
+}
+
+#[test]
+fn a_record_cut_short_or_followed_by_more_is_refused() {
+    let bytes = full(State::Done(Response::new(200))).encode();
+    for end in 0..bytes.len() {
+        assert!(Record::decode(bytes[..end].to_vec()).is_err(), "cut at {end}");
+    }
+    assert!(Record::decode([&bytes[..], b"x"].concat()).is_err());
+}
+
+#[test]
+fn debug_never_shows_a_token_a_fingerprint_or_a_body_in_full() {
+    let shown = format!("{:?}", full(State::Done(Response::new(200).with_body("secret"))));
+    for hidden in ["0123456789abcdef", "secret"] {
+        assert!(!shown.contains(hidden), "{shown}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn decoding_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Record::decode(bytes);
+    }
+
+    #[test]
+    fn a_flipped_bit_is_refused_or_read_as_a_record_that_says_so(at in 0_usize..200, bit in 0_u8..8) {
+        let mut bytes = full(State::Held).encode();
+        let at = at % bytes.len();
+        bytes[at] ^= 1 << bit;
+        if let Ok(record) = Record::decode(bytes.clone()) {
+            prop_assert_eq!(record.encode(), bytes);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The contract between idem and whatever keeps its records.
+
+use std::{num::NonZeroUsize, time::Duration};
+
+use async_trait::async_trait;
+
+use crate::{
+    AttemptId, Checkpoint, Checkpointed, Claim, Fenced, Key, Lapsed, Owner, Record, Resolve, Response, Retention,
+    Scope, Snapshot, StoreError, Timestamp,
+};
+
+/// Keeps records and lets one attempt at a time own each.
+///
+/// Conflict, Reuse, Replay, Unknown and Superseded are answers; errors are failures of the store. Callers use
+/// [`claim`](crate::claim) and [`resolve`](crate::resolve), which turn rows into answers, and the other methods as they
+/// are.
+///
+/// # To ensure correctness
+///
+/// - **Atomic.** Each method that writes is one atomic step per record: find, decide as [`machine`](crate::machine)
+///   does, write. No other operation on that record, from any handle or process, comes in between. A look-up followed
+///   by an insert is the bug that this project exists to prevent.
+/// - **Durable before it is answered**, as far as the store keeps anything: an answer that a write happened means that
+///   a crash right after it does not undo it.
+/// - **One record, one place.** Where a record lives is a pure function of scope and key: two handles of one store that
+///   look in different places are two stores.
+/// - **The store's time.** Leases and retentions are judged by one clock, the store's, in whole milliseconds; an
+///   interval is live while `now < end`. An expired record is absent, swept or not.
+/// - **Whole.** Every field of a [`Record`] is kept, with exactly its bytes. A record of a newer format is an error of
+///   kind configuration.
+/// - **Late and twice.** A future that is dropped may leave its operation applied, not applied, or applied later; an
+///   operation may be repeated after an error. Neither may disturb another operation or record, and no resource may be
+///   left taken.
+/// - **Bounded.** Each method ends by itself, within a time limit of the store's own, with an error of kind unavailable
+///   where it can't answer.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// A short name for errors and logs, such as `sqlite`.
+    fn backend(&self) -> &'static str;
+
+    /// Decides a claim and writes what it decides: [`machine::claim`](crate::machine::claim).
+    ///
+    /// # To ensure correctness
+    ///
+    /// - Of any number of claims on one absent record exactly one is answered with a row that it wrote.
+    /// - [`ClaimRow::Written`] only for a row that this call wrote; the record in it is what is stored now.
+    /// - A claim that writes nothing changes nothing: not the expiry, not the owner.
+    /// - A row in progress that is found comes with the instant it was judged at.
+    ///
+    /// # Errors
+    ///
+    /// Of kind contract if the token was used for another fingerprint; any kind if the store fails.
+    async fn claim(&self, claim: &Claim) -> Result<ClaimRow, StoreError>;
+
+    /// Records the response: [`machine::complete`](crate::machine::complete). Ending the attempt and recording its
+    /// response are one step. The answer is the recorded response, which is an earlier one if this attempt completed
+    /// before.
+    ///
+    /// # To ensure correctness
+    ///
+    /// - The record must be in progress under the owner's token **and** number; nothing else is checked. In
+    ///   particular a lapsed lease does not matter while nobody took over.
+    /// - It never creates a record: one that expired, or was purged, stays absent.
+    async fn complete(
+        &self,
+        owner: &Owner,
+        response: &Response,
+        retention: Retention,
+    ) -> Result<Fenced<Response>, StoreError>;
+
+    /// Gives the record back, so that the next attempt may start at once: [`machine::release`](crate::machine::release).
+    ///
+    /// # To ensure correctness
+    ///
+    /// Fenced as [`complete`](Store::complete). The record stays, with its number, fingerprint and checkpoints.
+    async fn release(&self, owner: &Owner) -> Result<Fenced<()>, StoreError>;
+
+    /// Gives the record back after an attempt that did nothing: [`machine::forget`](crate::machine::forget).
+    ///
+    /// # To ensure correctness
+    ///
+    /// Fenced as [`complete`](Store::complete). The record stays, with its number; the fingerprint goes only if the
+    /// attempt was no repeat and there are no checkpoints.
+    async fn forget(&self, owner: &Owner) -> Result<Fenced<()>, StoreError>;
+
+    /// Leaves the outcome unknown until someone resolves it: [`machine::hold`](crate::machine::hold).
+    ///
+    /// # To ensure correctness
+    ///
+    /// Fenced as [`complete`](Store::complete).
+    async fn hold(&self, owner: &Owner, retention: Retention) -> Result<Fenced<()>, StoreError>;
+
+    /// Moves the end of the lease to `lease` from now: [`machine::renew`](crate::machine::renew). A lease that lapsed is
+    /// renewed too while nobody took over.
+    ///
+    /// # To ensure correctness
+    ///
+    /// Fenced as [`complete`](Store::complete): that the key exists, or is in progress, is not enough.
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced<()>, StoreError>;
+
+    /// Keeps a named result for later attempts: [`machine::checkpoint`](crate::machine::checkpoint).
+    ///
+    /// # To ensure correctness
+    ///
+    /// Fenced as [`complete`](Store::complete). The first value of a name stays, also against the same attempt.
+    async fn checkpoint(&self, owner: &Owner, checkpoint: &Checkpoint) -> Result<Fenced<Checkpointed>, StoreError>;
+
+    /// Takes a record whose outcome is unknown: [`machine::resolve`](crate::machine::resolve). The answer is the row as
+    /// it was written.
+    ///
+    /// # To ensure correctness
+    ///
+    /// Only a record that is held, or in progress and lapsed, under exactly the attempt that was seen.
+    async fn resolve(&self, resolve: &Resolve) -> Result<Fenced<Record>, StoreError>;
+
+    /// The record, if it has not expired, and the instant at which it was judged.
+    ///
+    /// # To ensure correctness
+    ///
+    /// It sees every write that was answered before it began, through any handle.
+    async fn read(&self, scope: &Scope, key: &Key) -> Result<Option<Snapshot>, StoreError>;
+
+    /// Waits until the attempt that was `seen` is no longer in progress on the record (it settled, another attempt took
+    /// over, the record is gone), for `at_most` of real time; then reads the record. A lapse alone does not end the
+    /// wait.
+    ///
+    /// # To ensure correctness
+    ///
+    /// - A change between the caller's look and this call is noticed at once.
+    /// - A dropped wait leaves nothing behind.
+    async fn wait(
+        &self,
+        scope: &Scope,
+        key: &Key,
+        seen: AttemptId,
+        at_most: Duration,
+    ) -> Result<Option<Snapshot>, StoreError>;
+
+    /// Removes expired records, at most `limit`, and says how many. Call again while it says `limit`.
+    ///
+    /// # To ensure correctness
+    ///
+    /// A record that is not expired at the moment of its removal is never removed.
+    async fn sweep(&self, limit: NonZeroUsize) -> Result<usize, StoreError>;
+
+    /// Live records that wait for someone (held, or in progress with a lapsed lease), ordered by scope and key, behind
+    /// `after`, at most `limit`.
+    async fn lapsed(&self, after: Option<(&Scope, &Key)>, limit: NonZeroUsize) -> Result<Vec<Lapsed>, StoreError>;
+
+    /// Removes records of one scope whatever their state, at most `limit`, and says how many: for leaving tenants. An
+    /// attempt that runs meanwhile is superseded.
+    ///
+    /// # To ensure correctness
+    ///
+    /// Records of other scopes are never touched, whatever the names have in common.
+    async fn purge(&self, scope: &Scope, limit: NonZeroUsize) -> Result<usize, StoreError>;
+
+    /// Whether this store can keep its promise: run at start-up.
+    ///
+    /// # Errors
+    ///
+    /// Of kind configuration, naming what to change; of kind unavailable if it could not find out.
+    async fn check(&self) -> Result<(), StoreError>;
+}
+
+/// What a store gives for a claim. [`claim`](crate::claim) turns it into an answer.
+#[derive(Clone, Debug)]
+pub enum ClaimRow {
+    /// The row that this claim wrote.
+    Written(Record),
+    /// The row that this claim found and left as it is.
+    Found {
+        /// The row.
+        record: Record,
+        /// When it was judged, by the store's clock. May be left out where no clock decides: the record is done,
+        /// released or held, or under the claim's own token, or of another fingerprint.
+        now: Option<Timestamp>,
+    },
+    /// Its owner is finishing it at this moment, in a transaction that has not ended: Conflict.
+    Busy,
+}

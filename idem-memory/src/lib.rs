@@ -1,0 +1,1 @@
+//! The in-memory store of idem: the state machine under sharded locks.

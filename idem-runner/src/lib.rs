@@ -1,0 +1,1 @@
+//! Runs operations under idempotency keys: claim, renew, settle, replay.

@@ -1,0 +1,1 @@
+//! Idempotency-Key as a tower layer, for axum and hyper.

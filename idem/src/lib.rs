@@ -1,0 +1,1 @@
+//! Idempotency keys for Rust services: one effect and one answer per key.
