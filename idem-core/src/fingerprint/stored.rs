@@ -6,7 +6,6 @@ use thiserror::Error;
 
 use super::{Differences, FingerprintBuilder, FingerprintKey, digest::valid_key_id};
 
-const SCHEME: u8 = 1;
 const DIGEST_LEN: usize = 32;
 const SHORT_LEN: usize = 8;
 const MAX_NAME: usize = 255;
@@ -23,6 +22,9 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
+    /// The scheme that this code makes, and the newest that it reads.
+    pub const SCHEME: u8 = 1;
+
     /// Starts an unkeyed fingerprint.
     pub fn builder() -> FingerprintBuilder {
         FingerprintBuilder::new(None)
@@ -42,7 +44,7 @@ impl Fingerprint {
     pub fn from_bytes(stored: &[u8]) -> Result<Fingerprint, InvalidFingerprint> {
         let mut rest = stored;
         let scheme = take_byte(&mut rest)?;
-        if scheme != SCHEME {
+        if scheme != Self::SCHEME {
             return Err(InvalidFingerprint::UnknownScheme { scheme });
         }
         let key_id = take_prefixed(&mut rest)?;
@@ -114,7 +116,7 @@ impl Fingerprint {
         digest: [u8; DIGEST_LEN],
         parts: impl ExactSizeIterator<Item = Part<'a>>,
     ) -> Fingerprint {
-        let mut stored = vec![SCHEME, key_id.len() as u8];
+        let mut stored = vec![Self::SCHEME, key_id.len() as u8];
         stored.extend_from_slice(key_id.as_bytes());
         stored.extend_from_slice(&digest);
         stored.push(parts.len() as u8);
