@@ -1,5 +1,7 @@
 //! Waiting, holding, steps, transactions, sweeping and shutting down.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};

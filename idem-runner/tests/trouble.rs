@@ -1,5 +1,7 @@
 //! The store fails, or is slow, or loses replies.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::{
