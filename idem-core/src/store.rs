@@ -329,9 +329,8 @@ pub trait Store: Send + Sync {
     /// A record that is not expired at the moment of its removal is never removed.
     async fn sweep(&self, limit: NonZeroUsize) -> Result<usize, StoreError>;
 
-    /// Live records that wait for someone (held, or in progress with a lapsed lease), in the order of the bytes of scope,
-    /// then key, behind
-    /// `after`, at most `limit`.
+    /// Live records that wait for someone (held, or in progress with a lapsed lease), in the order of the bytes of
+    /// scope, then key, behind `after`, at most `limit`.
     async fn lapsed(&self, after: Option<(&Scope, &Key)>, limit: NonZeroUsize) -> Result<Vec<Lapsed>, StoreError>;
 
     /// Removes records of one scope whatever their state, at most `limit`, and says how many: for leaving tenants. An
