@@ -17,6 +17,7 @@ pub mod housekeeping;
 mod place;
 mod rng;
 mod run;
+pub mod scenarios;
 mod shared;
 mod suite;
 mod transaction_hook;

@@ -7,6 +7,14 @@ macro_rules! __for_each_check {
     ([$($then:tt)*] $input:tt) => {
         $($then)*! {
             $input
+            scenarios::scenario_1_a_first_attempt_gets_its_payment,
+            scenarios::scenario_2_a_retry_gets_the_same_bytes_and_makes_no_payment,
+            scenarios::scenario_3_another_amount_under_the_key_is_reuse_and_runs_nothing,
+            scenarios::scenario_4_the_same_key_of_another_tenant_is_its_own_payment,
+            scenarios::scenario_5_two_requests_at_once_make_one_payment,
+            scenarios::scenario_6_a_death_after_the_charge_leaves_the_record_in_progress,
+            scenarios::scenario_7_a_retry_before_the_lease_ends_is_a_conflict,
+            scenarios::scenario_8_a_retry_after_the_lease_takes_over_and_gets_the_same_charge,
             claims::a_claim_of_an_unused_key_is_claimed_as_attempt_1,
             claims::a_claim_repeated_under_its_token_is_claimed_again_as_the_same_attempt,
             claims::a_takeover_repeated_under_its_token_is_taken_over_again_as_the_same_attempt,

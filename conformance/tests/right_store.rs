@@ -2,6 +2,11 @@
 
 mod common;
 
-use common::{Reference, Right};
+use common::{Hook, Reference, Right};
+use idem_conformance::Harness;
 
-idem_conformance::suite!(Reference::<Right>::harness());
+fn harness() -> Harness {
+    Reference::<Right>::harness().transactions(Hook::<Right>::new())
+}
+
+idem_conformance::suite!(harness());

@@ -8,14 +8,41 @@ use idem_core::{
     machine::{self, Decision},
 };
 
+/// See [`Rules::GAP`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gap {
+    None,
+    Always,
+    /// Only where a lapsed record is found.
+    OnLapse,
+}
+
+/// See [`Rules::MARKS`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Marks {
+    None,
+    /// A mark goes with the operation, however it ends. A claim that finds one answers Busy.
+    Guarded,
+    /// A mark stays when its operation is dropped.
+    Leaky,
+}
+
 /// Where the record of a scope and key is, or is to be.
 pub(crate) type Slot = Option<Record>;
 
 pub(crate) trait Rules: Default + Send + Sync + 'static {
     /// Whether the store lets others in between finding a record and writing it.
-    const GAP: bool = false;
-    /// Whether records outlive the handles.
-    const KEEPS: bool = true;
+    const GAP: Gap = Gap::None;
+    /// Whether the last write is still on its way when it is answered, and lost in a restart.
+    const LAZY: bool = false;
+    /// How often each operation lets others go first, before and after its step.
+    const YIELDS: usize = 0;
+    /// Whether records are kept as bytes, in two pieces.
+    const PIECES: bool = false;
+    /// Whether an operation marks the record that it works on.
+    const MARKS: Marks = Marks::None;
+    /// Whether the store goes by the host's clock, ahead by what the place's clock was moved.
+    const RUNS: bool = false;
 
     fn now(&self, clock: &ManualClock) -> Timestamp {
         clock.now()
@@ -75,6 +102,11 @@ pub(crate) trait Rules: Default + Send + Sync + 'static {
 
     fn is_swept(&self, record: &Record, now: Timestamp) -> bool {
         !record.is_live(now)
+    }
+
+    /// In which order waiting records are listed.
+    fn rank(&self, id: &(Scope, Key)) -> (String, String) {
+        (id.0.as_str().into(), id.1.as_str().into())
     }
 
     fn is_purged(&self, scope: &Scope, purged: &Scope) -> bool {
