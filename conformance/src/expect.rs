@@ -15,6 +15,15 @@ pub(crate) fn ok<T>(result: Result<T, StoreError>) -> T {
     }
 }
 
+/// The answer to a call of which `rule` says what it must be.
+#[track_caller]
+fn answer<T>(result: Result<T, StoreError>, rule: &str) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{rule}; the store failed: {error}"),
+    }
+}
+
 #[track_caller]
 fn wrong(rule: &str, answered: &impl Debug) -> ! {
     panic!("{rule}; the store answered {answered:?}")
@@ -22,7 +31,7 @@ fn wrong(rule: &str, answered: &impl Debug) -> ! {
 
 #[track_caller]
 pub(crate) fn claimed(answered: Answered, rule: &str) -> Grant {
-    match ok(answered) {
+    match answer(answered, rule) {
         Answer::Claimed(grant) => grant,
         other => wrong(rule, &other),
     }
@@ -30,7 +39,7 @@ pub(crate) fn claimed(answered: Answered, rule: &str) -> Grant {
 
 #[track_caller]
 pub(crate) fn taken_over(answered: Answered, rule: &str) -> Grant {
-    match ok(answered) {
+    match answer(answered, rule) {
         Answer::TakenOver(grant) => grant,
         other => wrong(rule, &other),
     }
@@ -38,7 +47,7 @@ pub(crate) fn taken_over(answered: Answered, rule: &str) -> Grant {
 
 #[track_caller]
 pub(crate) fn replayed(answered: Answered, rule: &str) -> Response {
-    match ok(answered) {
+    match answer(answered, rule) {
         Answer::Replay { response, .. } => response,
         other => wrong(rule, &other),
     }
@@ -47,7 +56,7 @@ pub(crate) fn replayed(answered: Answered, rule: &str) -> Response {
 /// The time left, where the store told it.
 #[track_caller]
 pub(crate) fn conflict(answered: Answered, rule: &str) -> Option<Duration> {
-    match ok(answered) {
+    match answer(answered, rule) {
         Answer::Conflict { left, .. } => left,
         other => wrong(rule, &other),
     }
@@ -55,7 +64,7 @@ pub(crate) fn conflict(answered: Answered, rule: &str) -> Option<Duration> {
 
 #[track_caller]
 pub(crate) fn reused(answered: Answered, rule: &str) {
-    match ok(answered) {
+    match answer(answered, rule) {
         Answer::Reuse { .. } => {}
         other => wrong(rule, &other),
     }
@@ -63,7 +72,7 @@ pub(crate) fn reused(answered: Answered, rule: &str) {
 
 #[track_caller]
 pub(crate) fn unknown(answered: Answered, rule: &str) {
-    match ok(answered) {
+    match answer(answered, rule) {
         Answer::Unknown => {}
         other => wrong(rule, &other),
     }
@@ -71,7 +80,7 @@ pub(crate) fn unknown(answered: Answered, rule: &str) {
 
 #[track_caller]
 pub(crate) fn late(answered: Answered, rule: &str) {
-    match ok(answered) {
+    match answer(answered, rule) {
         Answer::Superseded => {}
         other => wrong(rule, &other),
     }
@@ -79,7 +88,7 @@ pub(crate) fn late(answered: Answered, rule: &str) {
 
 #[track_caller]
 pub(crate) fn written<T: Debug>(answered: Result<Fenced<T>, StoreError>, rule: &str) -> T {
-    match ok(answered) {
+    match answer(answered, rule) {
         Fenced::Written(value) => value,
         Fenced::Superseded => wrong(rule, &Fenced::<T>::Superseded),
     }
@@ -87,7 +96,7 @@ pub(crate) fn written<T: Debug>(answered: Result<Fenced<T>, StoreError>, rule: &
 
 #[track_caller]
 pub(crate) fn superseded<T: Debug>(answered: Result<Fenced<T>, StoreError>, rule: &str) {
-    match ok(answered) {
+    match answer(answered, rule) {
         Fenced::Superseded => {}
         written => wrong(rule, &written),
     }
@@ -96,7 +105,7 @@ pub(crate) fn superseded<T: Debug>(answered: Result<Fenced<T>, StoreError>, rule
 /// The record that a read found.
 #[track_caller]
 pub(crate) fn present(read: Result<Option<Snapshot>, StoreError>, rule: &str) -> Record {
-    match ok(read) {
+    match answer(read, rule) {
         Some(snapshot) => snapshot.record,
         None => panic!("{rule}; the store has no record"),
     }
@@ -104,7 +113,7 @@ pub(crate) fn present(read: Result<Option<Snapshot>, StoreError>, rule: &str) ->
 
 #[track_caller]
 pub(crate) fn absent(read: Result<Option<Snapshot>, StoreError>, rule: &str) {
-    if let Some(snapshot) = ok(read) {
+    if let Some(snapshot) = answer(read, rule) {
         panic!("{rule}; the store has {:?}", snapshot.record)
     }
 }

@@ -10,5 +10,5 @@ mod rules;
 mod transactions;
 
 pub(crate) use reference::Reference;
-pub(crate) use rules::{Marks, Right, Rules, Slot, apply, right_claim};
+pub(crate) use rules::{Gap, Marks, Right, Rules, Slot, apply, right_claim};
 pub(crate) use transactions::{Hook, Unfenced};
