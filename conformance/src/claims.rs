@@ -414,7 +414,7 @@ pub async fn on_lapse_rules_of_the_record_and_the_claim_both_count(harness: &Har
         "A claim that takes over must be TakenOver on a lapsed record that is not under hold",
     );
 
-    let held = world.short_claim(&tenant, &key("never started")).with_on_lapse(OnLapse::Hold);
+    let held = world.claim(&tenant, &key("never started")).with_lease(world.lease()).with_on_lapse(OnLapse::Hold);
     let grant = claimed(world.ask(&held).await, "A claim of an unused key must be Claimed");
     world.advance_to(grant.lease_end()).await;
     taken_over(

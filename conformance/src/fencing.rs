@@ -268,7 +268,7 @@ pub async fn only_a_held_or_lapsed_record_can_be_resolved(harness: &Harness) {
     absent(store.read(&tenant, &absent_key).await, "A resolve must not create a record");
 
     let grant = claimed(
-        world.ask(&world.short_claim(&tenant, &key("lapsed"))).await,
+        world.ask(&world.claim(&tenant, &key("lapsed")).with_lease(world.lease())).await,
         "A claim of an unused key must be Claimed",
     );
     world.advance_to(grant.lease_end()).await;
@@ -321,7 +321,7 @@ async fn assert_untouched_by(world: &World<'_>, owner: &Owner) {
 async fn zombie(world: &World<'_>) -> (Grant, Grant) {
     let token = world.token();
     let name = format!("k-{:02x?}", token.as_bytes());
-    let claim = world.short_claim(&scope("tenant"), &key(&name));
+    let claim = world.claim(&scope("tenant"), &key(&name)).with_lease(world.lease());
     let old = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
     world.advance_to(old.lease_end()).await;
     let new = taken_over(

@@ -95,10 +95,10 @@ impl<'a> World<'a> {
     }
 
     /// A retention, longer than the lease, for checks that let it end: twice the lease for those that wait, else an
-    /// hour; held twice as long.
+    /// hour; held four times as long.
     pub(crate) fn retention(&self) -> Retention {
         let standard = if self.harness.waits() { 2 * self.lease() } else { Duration::from_secs(60 * 60) };
-        Retention::new(standard).with_held(2 * standard)
+        Retention::new(standard).with_held(4 * standard)
     }
 
     pub(crate) fn token(&self) -> Token {
