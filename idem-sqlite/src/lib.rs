@@ -13,7 +13,7 @@ mod transaction;
 mod wait;
 mod writer;
 
-pub use options::{OpenError, SqliteBuilder};
+pub use options::{Builder, OpenError};
 pub use rusqlite;
 pub use store::SqliteStore;
 pub use transaction::SqliteTransaction;

@@ -16,7 +16,7 @@ use idem_core::{
 use rusqlite::Connection;
 
 use crate::{
-    OpenError, SqliteBuilder,
+    Builder, OpenError,
     check::{FileId, self_test},
     clock::Clock,
     error::{BACKEND, store_error},
@@ -37,7 +37,7 @@ use crate::{
 ///
 /// Its operations need a Tokio runtime with time enabled, and panic outside one. A runtime whose clock is paused moves
 /// it while the store's threads work, so that operations time out: move the store's own clock instead
-/// ([`SqliteBuilder::clock`]).
+/// ([`Builder::clock`]).
 #[derive(Clone, Debug)]
 pub struct SqliteStore {
     pub(crate) inner: Arc<Inner>,
@@ -66,7 +66,7 @@ pub(crate) struct Opened {
 
 impl SqliteStore {
     /// Opens the file at `path`, judging by the host's clock, with a time limit of 5 seconds. It blocks, as
-    /// [`SqliteBuilder::open`] does.
+    /// [`Builder::open`] does.
     ///
     /// # Errors
     ///
@@ -76,8 +76,8 @@ impl SqliteStore {
     }
 
     /// Opens the file at `path` in another way than [`SqliteStore::open`].
-    pub fn builder(path: impl AsRef<Path>) -> SqliteBuilder {
-        SqliteBuilder::new(path.as_ref().into())
+    pub fn builder(path: impl AsRef<Path>) -> Builder {
+        Builder::new(path.as_ref().into())
     }
 
     /// The file, as an absolute path without links.
