@@ -1,5 +1,7 @@
 //! Many callers at once: tasks, handles, processes, groups in which something fails, callers that leave.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::{

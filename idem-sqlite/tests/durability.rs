@@ -1,5 +1,7 @@
 //! What a process that is killed leaves behind.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::{

@@ -1,5 +1,7 @@
 //! Leases and retentions, to the millisecond, by a clock that is moved.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::{num::NonZeroUsize, time::Duration};

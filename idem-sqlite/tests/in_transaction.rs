@@ -1,5 +1,7 @@
 //! Completing a record in a transaction of the caller's.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::{

@@ -1,5 +1,7 @@
 //! Opening: every way in which a place or a file can be wrong.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::{fs, path::Path, time::Duration};

@@ -1,6 +1,7 @@
 //! What the tests of this crate share.
 
-#![allow(dead_code)] // each test file uses a part of it
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::print_stdout, reason = "how one process of a test speaks to another")]
 
 use std::{
     path::PathBuf,
