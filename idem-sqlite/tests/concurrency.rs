@@ -195,6 +195,27 @@ async fn nothing_is_answered_as_written_whose_group_is_rolled_back_half_way() {
     assert_answers_are_true(&store, &rows).await;
 }
 
+#[tokio::test]
+async fn a_write_that_changes_no_row_is_an_error_and_not_an_answer() {
+    let place = Place::new();
+    let store = place.open();
+    let owner = own(&store, &claim_of("k-0")).await;
+    place
+        .connect()
+        .execute_batch(
+            "CREATE TRIGGER no_insert BEFORE INSERT ON idem_records BEGIN SELECT RAISE(IGNORE); END;
+             CREATE TRIGGER no_update BEFORE UPDATE ON idem_records BEGIN SELECT RAISE(IGNORE); END;",
+        )
+        .unwrap();
+    for error in [
+        store.claim(&claim_of("k-1")).await.unwrap_err(),
+        store.complete(&owner, &response(), retention()).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+        assert!(error.to_string().contains("changed 0 rows"), "{error}");
+    }
+}
+
 // case 068
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_busy_error_reaches_a_claim_beside_other_writers() {
