@@ -51,7 +51,8 @@ pub(crate) struct Inner {
     file: FileId,
     writer: Queue,
     reader: Queue,
-    threads: Vec<thread::JoinHandle<()>>,
+    reading: Option<thread::JoinHandle<()>>,
+    writing: Option<thread::JoinHandle<()>>,
 }
 
 /// What opening found, for [`SqliteStore::start`].
@@ -106,7 +107,8 @@ impl SqliteStore {
             file,
             writer: write_queue,
             reader: read_queue,
-            threads: vec![reading, writing],
+            reading: Some(reading),
+            writing: Some(writing),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -177,11 +179,11 @@ impl Access<'_> {
 /// Ends the threads once they have done what is queued.
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.writer.close();
-        self.reader.close();
-        for thread in self.threads.drain(..) {
+        // The writer last: whoever closes the file last folds its log back, which the reader may not.
+        for (queue, thread) in [(&mut self.reader, &mut self.reading), (&mut self.writer, &mut self.writing)] {
+            queue.close();
             // A thread that panicked has told its callers by then.
-            let _ = thread.join();
+            let _ = thread.take().map(thread::JoinHandle::join);
         }
     }
 }

@@ -2,13 +2,12 @@
 
 use std::{
     hash::{BuildHasher, RandomState},
-    pin::pin,
     time::Duration,
 };
 
 use idem_core::{AttemptId, Key, Scope, Snapshot, State, StoreError};
 use tokio::{
-    sync::{Notify, futures::Notified},
+    sync::Notify,
     time::{Instant, timeout},
 };
 
@@ -58,9 +57,8 @@ impl Waiters {
     {
         let end = Instant::now().checked_add(at_most);
         loop {
-            // Listens first and looks then, or what happens in between would be missed.
-            let mut woken = pin!(self.bell(scope, key).notified());
-            Notified::enable(woken.as_mut());
+            // Listens first (from here on, awaited or not) and looks then, or what happens in between would be missed.
+            let woken = self.bell(scope, key).notified();
             let snapshot = read().await?;
             let left = end.map_or(POLL, |end| end.saturating_duration_since(Instant::now()));
             if !is_in_progress(snapshot.as_ref(), seen) || left.is_zero() {
@@ -80,6 +78,7 @@ fn is_in_progress(snapshot: Option<&Snapshot>, seen: AttemptId) -> bool {
 mod tests {
     use std::{
         future::ready,
+        pin::pin,
         sync::{
             Arc,
             atomic::{AtomicBool, Ordering},

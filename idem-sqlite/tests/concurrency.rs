@@ -7,9 +7,10 @@ mod common;
 use std::{
     collections::BTreeMap,
     future::poll_fn,
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Write as _},
     num::NonZeroUsize,
-    pin::Pin,
+    pin::{Pin, pin},
+    process::Stdio,
     sync::Arc,
     task::Poll,
     time::Duration,
@@ -71,11 +72,20 @@ fn several_processes_on_one_file_give_each_key_to_one_claim_only() {
     let file = place.file().to_str().unwrap().to_owned();
     // A file that is not there yet: all of them make it at once.
     let test = "several_processes_on_one_file_give_each_key_to_one_claim_only";
-    let children: Vec<_> = (0..PROCESSES).map(|_| another_process(test, &file).spawn().unwrap()).collect();
+    let start = || another_process(test, &file).stdin(Stdio::piped()).spawn().unwrap();
+    let mut children: Vec<_> = (0..PROCESSES).map(|_| start()).collect();
+    let outputs = children.iter_mut().map(|child| BufReader::new(child.stdout.take().unwrap()).lines());
+    let mut outputs: Vec<_> = outputs.collect();
+    for output in &mut outputs {
+        assert!(output.any(|line| said(&line.unwrap()) == Some("ready")));
+    }
+    for child in &mut children {
+        child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    }
     let mut winners = BTreeMap::new();
     let mut found = Vec::new();
-    for (process, mut child) in children.into_iter().enumerate() {
-        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+    for (process, (mut child, output)) in children.into_iter().zip(outputs).enumerate() {
+        for line in output {
             match said(&line.unwrap()).map(|said| said.split_at(1)) {
                 Some(("w", name)) => assert_eq!(winners.insert(name.to_owned(), process), None, "{name} twice"),
                 Some(("f", name)) => found.push(name.to_owned()),
@@ -89,10 +99,13 @@ fn several_processes_on_one_file_give_each_key_to_one_claim_only() {
     assert!((0..PROCESSES).all(|process| won_by(process) < KEYS), "the processes never met");
 }
 
-/// The part of another process: claims every key twice, in 8 tasks, and says how each claim ended.
+/// The part of another process: claims every key twice, in 8 tasks, once it is told to, and says how each claim ended.
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn claim_every_key_twice(file: &str) {
     let store = SqliteStore::open(file).unwrap();
+    store.check().await.unwrap();
+    say("ready");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
     let mut tasks = JoinSet::new();
     for task in 0..8 {
         let store = store.clone();
@@ -128,20 +141,17 @@ async fn a_claim_that_fails_by_itself_leaves_the_others_of_its_group_alone() {
 async fn claim_all_in_one_group(place: &Place, store: &SqliteStore) -> Vec<Result<ClaimRow, idem_core::StoreError>> {
     let mut caller = place.connect();
     let open = caller.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
-    let barrier = Arc::new(Barrier::new(TASKS + 1));
-    let mut claims = JoinSet::new();
-    for number in 0..TASKS {
-        let (store, barrier) = (store.clone(), barrier.clone());
-        claims.spawn(async move {
-            barrier.wait().await;
-            (number, store.claim(&claim_of(&format!("k-{number}"))).await)
-        });
+    let claims: Vec<_> = (0..TASKS).map(|number| claim_of(&format!("k-{number}"))).collect();
+    let mut waiting: Vec<_> = claims.iter().map(|claim| store.claim(claim)).collect();
+    for claim in &mut waiting {
+        poll_once(claim).await; // puts it into the queue
     }
-    barrier.wait().await;
     open.commit().unwrap();
-    let mut rows = claims.join_all().await;
-    rows.sort_by_key(|(number, _)| *number);
-    rows.into_iter().map(|(_, row)| row).collect()
+    let mut rows = Vec::new();
+    for claim in waiting {
+        rows.push(claim.await);
+    }
+    rows
 }
 
 /// Whether what was answered as written is there, and what was not is not.
@@ -179,8 +189,8 @@ async fn nothing_is_answered_as_written_whose_commit_fails() {
     own(&store, &claim_of("k-0")).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_answered_as_written_whose_group_is_rolled_back_half_way() {
+#[tokio::test]
+async fn operations_that_wait_share_a_transaction_and_a_rollback_half_way_is_answered_to_all_of_them() {
     let place = Place::new();
     let store = place.open();
     place
@@ -191,7 +201,10 @@ async fn nothing_is_answered_as_written_whose_group_is_rolled_back_half_way() {
         )
         .unwrap();
     let rows = claim_all_in_one_group(&place, &store).await;
-    assert!(rows[31].is_err());
+    for (number, row) in rows.iter().enumerate() {
+        // Those before it were undone, and those behind it were not begun.
+        assert_eq!(row.as_ref().unwrap_err().kind() == StoreErrorKind::Unavailable, number != 31, "{number}");
+    }
     assert_answers_are_true(&store, &rows).await;
 }
 
@@ -250,6 +263,20 @@ async fn while_a_caller_holds_the_write_lock_claims_wait_for_their_time_limit_an
     open.rollback().unwrap();
     assert_eq!(record(&store, "k-2").await, None);
     own(&store, &claim_of("k-2")).await;
+}
+
+#[tokio::test]
+async fn a_claim_that_waits_for_a_callers_transaction_is_written_once_it_ends() {
+    let place = Place::new();
+    let store = place.open();
+    let mut caller = place.connect();
+    let open = caller.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    let claim = claim_of("k-1");
+    let mut waiting = pin!(store.claim(&claim));
+    // Far longer than SQLite itself is asked to be patient, and far shorter than the store is.
+    tokio::time::timeout(Duration::from_millis(200), &mut waiting).await.unwrap_err();
+    open.rollback().unwrap();
+    assert!(matches!(waiting.await.unwrap(), ClaimRow::Written(_)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -252,3 +252,24 @@ async fn who_was_taken_over_can_write_nothing_any_more() {
     assert_eq!(store.complete(&second, &right, retention()).await.unwrap(), Fenced::Written(right.clone()));
     assert_eq!(record(&store, "k-1").await.unwrap().state, State::Done(right));
 }
+
+// cases 001, 003
+#[tokio::test]
+async fn who_owned_a_record_that_is_gone_can_write_nothing_to_the_one_after_it() {
+    let place = Place::new();
+    let store = place.open();
+    let first = own(&store, &claim_of("k-1")).await;
+    store.purge(&scope(), all()).await.unwrap();
+    let second = own(&store, &claim_of("k-1")).await;
+    assert_eq!(first.attempt().number, second.attempt().number);
+    let before = record(&store, "k-1").await;
+
+    assert_eq!(store.renew(&first, LEASE).await.unwrap(), Fenced::Superseded);
+    assert_eq!(store.complete(&first, &response(), retention()).await.unwrap(), Fenced::Superseded);
+    let mut caller = place.connect();
+    let transaction = caller.transaction_with_behavior(idem_sqlite::rusqlite::TransactionBehavior::Immediate).unwrap();
+    let completion = idem_core::Completion::new(first, response(), retention());
+    assert_eq!(store.complete_in(&transaction, &completion).unwrap(), Fenced::Superseded);
+    transaction.commit().unwrap();
+    assert_eq!(record(&store, "k-1").await, before);
+}
