@@ -24,7 +24,8 @@ macro_rules! caught {
     ($test:ident: $store:ty, by $group:ident::$check:ident, saying $words:literal) => {
         #[test]
         fn $test() {
-            let finding = finding(Reference::<$store>::harness(), stringify!($check), async |harness: &Harness| {
+            let harness = <$store>::harness();
+            let finding = finding(harness, stringify!($check), async |harness: &Harness| {
                 $group::$check(harness).await;
             });
             assert!(finding.contains($words), "It was caught, but not for its mistake:\n{finding}");
@@ -47,7 +48,7 @@ struct LooksUpThenInserts;
 impl Rules for LooksUpThenInserts {
     const GAP: Gap = Gap::Always;
 }
-caught!(a_look_up_followed_by_an_insert_is_caught: LooksUpThenInserts,
+caught!(a_look_up_followed_by_an_insert_is_caught: Reference<LooksUpThenInserts>,
     by concurrency::of_many_claims_of_one_key_at_once_exactly_one_is_claimed,
     saying "exactly one must be Claimed");
 
@@ -57,7 +58,7 @@ struct TakesOverInTwoSteps;
 impl Rules for TakesOverInTwoSteps {
     const GAP: Gap = Gap::OnLapse;
 }
-caught!(a_takeover_in_two_steps_is_caught: TakesOverInTwoSteps,
+caught!(a_takeover_in_two_steps_is_caught: Reference<TakesOverInTwoSteps>,
     by concurrency::of_many_claims_of_a_lapsed_record_at_once_exactly_one_takes_it_over,
     saying "exactly one must be TakenOver");
 
@@ -81,7 +82,7 @@ impl Rules for CompletesWithoutToken {
         )
     }
 }
-caught!(a_completion_without_the_token_is_caught: CompletesWithoutToken,
+caught!(a_completion_without_the_token_is_caught: Reference<CompletesWithoutToken>,
     by fencing::a_write_with_the_right_number_and_another_token_is_superseded,
     saying "A complete by an attempt that does not own the record must be Superseded");
 
@@ -105,7 +106,7 @@ impl Rules for CompletesWithoutNumber {
         )
     }
 }
-caught!(a_completion_without_the_number_is_caught: CompletesWithoutNumber,
+caught!(a_completion_without_the_number_is_caught: Reference<CompletesWithoutNumber>,
     by fencing::a_write_with_the_right_token_and_an_old_number_is_superseded,
     saying "A complete by an attempt that does not own the record must be Superseded");
 
@@ -122,7 +123,8 @@ impl Rules for CompletesByUpsert {
         now: Timestamp,
     ) -> Fenced<Response> {
         if slot.as_ref().is_none_or(|record| !record.is_live(now)) {
-            let fingerprint = idem_core::Fingerprint::builder().part("body", "request").build().unwrap();
+            let fingerprint = idem_core::Fingerprint::builder().part("body", "request").build();
+            let fingerprint = fingerprint.expect("one part makes a fingerprint");
             let claim = Claim::new(owner.scope().clone(), owner.key().clone(), owner.attempt().token, fingerprint);
             *slot = None;
             let _ = right_claim(slot, &claim, now);
@@ -130,7 +132,7 @@ impl Rules for CompletesByUpsert {
         Right.complete(slot, owner, response, keep, now)
     }
 }
-caught!(a_completion_that_creates_a_record_is_caught: CompletesByUpsert,
+caught!(a_completion_that_creates_a_record_is_caught: Reference<CompletesByUpsert>,
     by fencing::no_write_brings_a_record_back_that_expired_or_was_purged,
     saying "A complete on a record that is gone must be Superseded");
 
@@ -145,7 +147,7 @@ impl Rules for IgnoresTheFingerprintInProgress {
         }
     }
 }
-caught!(a_fingerprint_ignored_while_in_progress_is_caught: IgnoresTheFingerprintInProgress,
+caught!(a_fingerprint_ignored_while_in_progress_is_caught: Reference<IgnoresTheFingerprintInProgress>,
     by claims::another_request_under_a_key_is_reuse_in_every_state,
     saying "the key of a record lapsed must be Reuse");
 
@@ -162,7 +164,7 @@ impl Rules for ReplaysExpiredRecords {
         }
     }
 }
-caught!(a_replay_of_an_expired_record_is_caught: ReplaysExpiredRecords,
+caught!(a_replay_of_an_expired_record_is_caught: Reference<ReplaysExpiredRecords>,
     by expiry::a_done_record_is_replayed_until_its_retention_ends_and_then_is_absent,
     saying "A claim on an expired record must be Claimed");
 
@@ -185,7 +187,7 @@ impl Rules for KeepsBodiesAsJson {
         Right.complete(slot, owner, &response, keep, now)
     }
 }
-caught!(a_body_kept_as_json_is_caught: KeepsBodiesAsJson,
+caught!(a_body_kept_as_json_is_caught: Reference<KeepsBodiesAsJson>,
     by fidelity::a_replay_equals_the_recorded_response_to_the_byte,
     saying "its body, of");
 
@@ -205,7 +207,7 @@ impl Rules for KeepsBodiesAsText {
         Right.complete(slot, owner, &response, keep, now)
     }
 }
-caught!(a_body_kept_as_text_is_caught: KeepsBodiesAsText,
+caught!(a_body_kept_as_text_is_caught: Reference<KeepsBodiesAsText>,
     by fidelity::a_replay_equals_the_recorded_response_to_the_byte,
     saying "its body, of");
 
@@ -232,7 +234,7 @@ impl Rules for KeepsHeadersInAMap {
         Right.complete(slot, owner, &kept, keep, now)
     }
 }
-caught!(headers_kept_in_a_map_are_caught: KeepsHeadersInAMap,
+caught!(headers_kept_in_a_map_are_caught: Reference<KeepsHeadersInAMap>,
     by fidelity::a_replay_equals_the_recorded_response_to_the_byte,
     saying "its headers, in their order");
 
@@ -252,7 +254,7 @@ impl Rules for CutsLargeBodies {
         Right.complete(slot, owner, &response, keep, now)
     }
 }
-caught!(a_large_body_that_is_cut_is_caught: CutsLargeBodies,
+caught!(a_large_body_that_is_cut_is_caught: Reference<CutsLargeBodies>,
     by fidelity::a_body_of_1_mib_is_replayed_whole,
     saying "the store gave 65535 bytes");
 
@@ -264,7 +266,7 @@ impl Rules for LeaksScopes {
         (Scope::global(), key.clone())
     }
 }
-caught!(a_leak_between_scopes_is_caught: LeaksScopes,
+caught!(a_leak_between_scopes_is_caught: Reference<LeaksScopes>,
     by fidelity::names_are_their_bytes_and_no_two_share_a_record,
     saying "must be a record of its own");
 
@@ -277,7 +279,7 @@ impl Rules for JoinsScopeAndKey {
         (Scope::global(), Key::new(&joined).unwrap_or_else(|_| key.clone()))
     }
 }
-caught!(names_joined_to_one_string_are_caught: JoinsScopeAndKey,
+caught!(names_joined_to_one_string_are_caught: Reference<JoinsScopeAndKey>,
     by fidelity::names_are_their_bytes_and_no_two_share_a_record,
     saying "must be a record of its own");
 
@@ -287,10 +289,10 @@ struct CutsKeys;
 impl Rules for CutsKeys {
     fn id(&self, scope: &Scope, key: &Key) -> (Scope, Key) {
         let cut: String = key.as_str().chars().take(64).collect();
-        (scope.clone(), Key::new(cut).unwrap())
+        (scope.clone(), Key::new(cut).expect("the start of a key is a key"))
     }
 }
-caught!(keys_that_are_cut_are_caught: CutsKeys,
+caught!(keys_that_are_cut_are_caught: Reference<CutsKeys>,
     by fidelity::names_are_their_bytes_and_no_two_share_a_record,
     saying "must be a record of its own");
 
@@ -302,7 +304,7 @@ impl Rules for FoldsCase {
         (scope.clone(), Key::new(key.as_str().to_lowercase()).unwrap_or_else(|_| key.clone()))
     }
 }
-caught!(keys_that_are_folded_are_caught: FoldsCase,
+caught!(keys_that_are_folded_are_caught: Reference<FoldsCase>,
     by fidelity::names_are_their_bytes_and_no_two_share_a_record,
     saying "must be a record of its own");
 
@@ -314,7 +316,7 @@ impl Rules for TrimsKeys {
         (scope.clone(), Key::new(key.as_str().trim_end_matches(' ')).unwrap_or_else(|_| key.clone()))
     }
 }
-caught!(keys_that_are_trimmed_are_caught: TrimsKeys,
+caught!(keys_that_are_trimmed_are_caught: Reference<TrimsKeys>,
     by fidelity::names_are_their_bytes_and_no_two_share_a_record,
     saying "must be a record of its own");
 
@@ -330,7 +332,7 @@ impl Rules for ReleaseDeletes {
         answer
     }
 }
-caught!(a_release_that_deletes_is_caught: ReleaseDeletes,
+caught!(a_release_that_deletes_is_caught: Reference<ReleaseDeletes>,
     by claims::ten_releases_in_a_row_leave_the_key_usable,
     saying "Each attempt must have the next number");
 
@@ -342,7 +344,7 @@ impl Rules for ReleasesAnybody {
         as_if(slot, owner, |record, _| record.attempt(), |slot| Right.release(slot, owner, now))
     }
 }
-caught!(a_release_of_somebody_elses_record_is_caught: ReleasesAnybody,
+caught!(a_release_of_somebody_elses_record_is_caught: Reference<ReleasesAnybody>,
     by fencing::an_attempt_that_lost_its_key_changes_nothing,
     saying "A release by an attempt that does not own the record must be Superseded");
 
@@ -354,7 +356,7 @@ impl Rules for RenewsAnybody {
         as_if(slot, owner, |record, _| record.attempt(), |slot| Right.renew(slot, owner, lease, now))
     }
 }
-caught!(a_renewal_of_somebody_elses_lease_is_caught: RenewsAnybody,
+caught!(a_renewal_of_somebody_elses_lease_is_caught: Reference<RenewsAnybody>,
     by fencing::an_attempt_that_lost_its_key_changes_nothing,
     saying "A renew by an attempt that does not own the record must be Superseded");
 
@@ -371,7 +373,7 @@ impl Rules for LeasesEndLate {
         }
     }
 }
-caught!(a_lease_that_ends_late_is_caught: LeasesEndLate,
+caught!(a_lease_that_ends_late_is_caught: Reference<LeasesEndLate>,
     by expiry::a_lease_is_live_until_the_instant_it_ends,
     saying "From the instant its lease ends on");
 
@@ -395,7 +397,7 @@ impl Rules for RetainsFromTheClaim {
         answer
     }
 }
-caught!(a_retention_that_counts_from_the_claim_is_caught: RetainsFromTheClaim,
+caught!(a_retention_that_counts_from_the_claim_is_caught: Reference<RetainsFromTheClaim>,
     by expiry::a_done_record_is_replayed_until_its_retention_ends_and_then_is_absent,
     saying "Retention must count from the completion");
 
@@ -411,7 +413,7 @@ impl Rules for ForgetsTooMuch {
         answer
     }
 }
-caught!(a_forget_that_always_drops_the_fingerprint_is_caught: ForgetsTooMuch,
+caught!(a_forget_that_always_drops_the_fingerprint_is_caught: Reference<ForgetsTooMuch>,
     by claims::a_forget_after_possible_effects_keeps_the_fingerprint,
     saying "must be Reuse after a forget");
 
@@ -431,7 +433,7 @@ impl Rules for OverwritesCheckpoints {
         answer
     }
 }
-caught!(a_checkpoint_that_overwrites_is_caught: OverwritesCheckpoints,
+caught!(a_checkpoint_that_overwrites_is_caught: Reference<OverwritesCheckpoints>,
     by claims::checkpoints_reach_the_next_attempt_and_the_first_value_of_a_name_stays,
     saying "answered with the first value of its name");
 
@@ -451,7 +453,7 @@ impl Rules for TakesOverUnderTheOldNumber {
         }
     }
 }
-caught!(a_takeover_under_the_old_number_is_caught: TakesOverUnderTheOldNumber,
+caught!(a_takeover_under_the_old_number_is_caught: Reference<TakesOverUnderTheOldNumber>,
     by concurrency::of_many_claims_of_a_lapsed_record_at_once_exactly_one_takes_it_over,
     saying "A takeover must be attempt 2");
 
@@ -461,7 +463,7 @@ struct AnswersBeforeItStores;
 impl Rules for AnswersBeforeItStores {
     const LAZY: bool = true;
 }
-caught!(an_answer_before_the_write_is_caught: AnswersBeforeItStores,
+caught!(an_answer_before_the_write_is_caught: Reference<AnswersBeforeItStores>,
     by durability::a_restart_right_after_an_answer_undoes_nothing,
     saying "A restart must not undo a claim");
 
@@ -470,15 +472,14 @@ caught!(an_answer_before_the_write_is_caught: AnswersBeforeItStores,
 struct ReclaimsWhatItReleased;
 impl Rules for ReclaimsWhatItReleased {
     fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
-        if let Some(record) = slot.as_mut().filter(|record| record.token == claim.token()) {
-            if record.state == State::Released {
-                record.state = State::InProgress;
-            }
+        let own = slot.as_mut().filter(|record| record.token == claim.token());
+        if let Some(record) = own.filter(|record| record.state == State::Released) {
+            record.state = State::InProgress;
         }
         right_claim(slot, claim, now)
     }
 }
-caught!(a_late_claim_that_wins_its_key_back_is_caught: ReclaimsWhatItReleased,
+caught!(a_late_claim_that_wins_its_key_back_is_caught: Reference<ReclaimsWhatItReleased>,
     by claims::a_late_duplicate_of_a_claim_that_is_over_never_owns_the_key_again,
     saying "must be Superseded");
 
@@ -498,7 +499,7 @@ impl Rules for CountsRepeatedClaims {
         }
     }
 }
-caught!(a_repeated_claim_that_counts_is_caught: CountsRepeatedClaims,
+caught!(a_repeated_claim_that_counts_is_caught: Reference<CountsRepeatedClaims>,
     by claims::a_claim_repeated_under_its_token_is_claimed_again_as_the_same_attempt,
     saying "A repeated claim must be the same attempt");
 
@@ -510,7 +511,7 @@ impl Rules for KeepsTimeInSeconds {
         Timestamp::from_millis(clock.now().as_millis() / 1000 * 1000)
     }
 }
-caught!(a_clock_in_seconds_is_caught: KeepsTimeInSeconds,
+caught!(a_clock_in_seconds_is_caught: Reference<KeepsTimeInSeconds>,
     by claims::a_claim_of_an_unused_key_is_claimed_as_attempt_1,
     saying "by the store's clock");
 
@@ -525,7 +526,7 @@ impl Rules for TakesOverUnderHold {
         right_claim(slot, claim, now)
     }
 }
-caught!(a_takeover_under_hold_is_caught: TakesOverUnderHold,
+caught!(a_takeover_under_hold_is_caught: Reference<TakesOverUnderHold>,
     by fencing::an_attempt_under_hold_that_started_is_never_taken_over,
     saying "must be Unknown, never TakenOver");
 
@@ -541,7 +542,7 @@ impl Rules for WritesOnConflict {
         Ok(row)
     }
 }
-caught!(a_conflict_that_writes_is_caught: WritesOnConflict,
+caught!(a_conflict_that_writes_is_caught: Reference<WritesOnConflict>,
     by claims::a_claim_of_a_record_in_progress_is_a_conflict_that_changes_nothing,
     saying "expiry must be");
 
@@ -557,15 +558,14 @@ impl Rules for ReplacesTheResponse {
         keep: Retention,
         now: Timestamp,
     ) -> Fenced<Response> {
-        if let Some(record) = slot.as_mut().filter(|record| record.attempt() == owner.attempt()) {
-            if matches!(record.state, State::Done(_)) {
-                record.state = State::InProgress;
-            }
+        let own = slot.as_mut().filter(|record| record.attempt() == owner.attempt());
+        if let Some(record) = own.filter(|record| matches!(record.state, State::Done(_))) {
+            record.state = State::InProgress;
         }
         Right.complete(slot, owner, response, keep, now)
     }
 }
-caught!(a_repeated_completion_that_replaces_is_caught: ReplacesTheResponse,
+caught!(a_repeated_completion_that_replaces_is_caught: Reference<ReplacesTheResponse>,
     by fencing::a_repeated_completion_is_answered_with_the_response_that_is_recorded,
     saying "answered with the response that is recorded");
 
@@ -587,7 +587,7 @@ impl Rules for RefusesLateCompletions {
         Right.complete(slot, owner, response, keep, now)
     }
 }
-caught!(a_refused_late_completion_is_caught: RefusesLateCompletions,
+caught!(a_refused_late_completion_is_caught: Reference<RefusesLateCompletions>,
     by fencing::a_lapsed_attempt_that_nobody_took_over_may_still_write,
     saying "A completion by a lapsed attempt must be Written");
 
@@ -601,7 +601,7 @@ impl Rules for ResolvesUnseen {
         Right.resolve(slot, &seen.with_lease(resolve.lease()).with_retention(resolve.retention()), now)
     }
 }
-caught!(a_resolve_of_an_unseen_attempt_is_caught: ResolvesUnseen,
+caught!(a_resolve_of_an_unseen_attempt_is_caught: Reference<ResolvesUnseen>,
     by fencing::only_a_held_or_lapsed_record_can_be_resolved,
     saying "(another attempt) must be Superseded");
 
@@ -613,7 +613,7 @@ impl Rules for SweepsLapsedRecords {
         !record.is_live(now) || record.is_lapsed(now)
     }
 }
-caught!(a_sweep_of_live_records_is_caught: SweepsLapsedRecords,
+caught!(a_sweep_of_live_records_is_caught: Reference<SweepsLapsedRecords>,
     by housekeeping::a_sweep_removes_expired_records_alone_and_at_most_its_limit,
     saying "there were 7, and the store removed 8");
 
@@ -625,7 +625,7 @@ impl Rules for PurgesByPrefix {
         scope.as_str().starts_with(purged.as_str())
     }
 }
-caught!(a_purge_by_prefix_is_caught: PurgesByPrefix,
+caught!(a_purge_by_prefix_is_caught: Reference<PurgesByPrefix>,
     by housekeeping::a_purge_removes_the_records_of_one_scope_alone,
     saying "must not touch");
 
@@ -637,7 +637,7 @@ impl Rules for ListsByCollation {
         (id.0.as_str().to_lowercase(), id.1.as_str().to_lowercase())
     }
 }
-caught!(a_listing_by_collation_is_caught: ListsByCollation,
+caught!(a_listing_by_collation_is_caught: Reference<ListsByCollation>,
     by housekeeping::records_that_wait_for_someone_are_listed_in_order_page_by_page,
     saying "in the order of scope and key");
 
@@ -647,7 +647,7 @@ struct StaysTakenWhenDropped;
 impl Rules for StaysTakenWhenDropped {
     const MARKS: Marks = Marks::Leaky;
 }
-caught!(a_dropped_call_that_leaves_its_key_taken_is_caught: StaysTakenWhenDropped,
+caught!(a_dropped_call_that_leaves_its_key_taken_is_caught: Reference<StaysTakenWhenDropped>,
     by cancellation::a_dropped_claim_has_happened_or_not_and_is_found_by_its_token,
     saying "A dropped claim repeated with its token must be Claimed");
 
@@ -664,7 +664,7 @@ impl Rules for NeverStarts {
         answer
     }
 }
-caught!(a_renewal_that_does_not_mark_the_start_is_caught: NeverStarts,
+caught!(a_renewal_that_does_not_mark_the_start_is_caught: Reference<NeverStarts>,
     by agreement::any_sequence_of_operations_is_answered_and_kept_as_the_machine_says,
     saying "started must be true and is false");
 
@@ -680,19 +680,20 @@ impl Rules for ForgetsLapses {
         answer
     }
 }
-caught!(a_release_that_forgets_lapses_is_caught: ForgetsLapses,
+caught!(a_release_that_forgets_lapses_is_caught: Reference<ForgetsLapses>,
     by agreement::any_sequence_of_operations_is_answered_and_kept_as_the_machine_says,
     saying "lapses must be 1 and is 0");
 
 /// Writes the business row in a transaction of its own.
-#[test]
-fn a_row_outside_the_transaction_is_caught() {
-    let harness = Reference::<Right>::harness().transactions(Unfenced::<Right>::new());
-    let finding = finding(harness, "a_superseded_commit_stores_neither", async |harness: &Harness| {
-        transactions::a_superseded_commit_stores_neither(harness).await;
-    });
-    assert!(finding.contains("A superseded transaction must be rolled back"), "{finding}");
+struct WritesTheRowOutside;
+impl WritesTheRowOutside {
+    fn harness() -> Harness {
+        Reference::<Right>::harness().transactions(Unfenced::<Right>::new())
+    }
 }
+caught!(a_row_outside_the_transaction_is_caught: WritesTheRowOutside,
+    by transactions::a_superseded_commit_stores_neither,
+    saying "A superseded transaction must be rolled back");
 
 /// A racy store is caught every time, not most of the time.
 #[test]

@@ -1,4 +1,4 @@
-//! Agreement: whatever is asked of a store, it answers and keeps what the [machine](idem_core::machine) says.
+//! Agreement: whatever is asked of a store, it answers and keeps what the [machine] says.
 
 mod choose;
 mod model;
