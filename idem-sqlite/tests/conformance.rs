@@ -1,5 +1,7 @@
 //! The conformance suite: what every store must do.
 
+use std::time::Duration;
+
 use idem_conformance::{End, Harness, Place, Transactions, async_trait};
 use idem_core::{Completion, Fenced, Response, StoreError};
 use idem_sqlite::{
@@ -22,9 +24,10 @@ struct OwnConnection;
 
 impl OwnConnection {
     fn connect(place: &Place) -> Connection {
-        let connection = Connection::open(place.dir().join("idem.db")).unwrap();
-        connection.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
-        connection.execute_batch("CREATE TABLE IF NOT EXISTS business (row TEXT NOT NULL)").unwrap();
+        let connection = Connection::open(place.dir().join("idem.db")).expect("the file can be opened");
+        connection.busy_timeout(Duration::from_secs(10)).expect("a time limit can be set");
+        let table = "CREATE TABLE IF NOT EXISTS business (row TEXT NOT NULL)";
+        connection.execute_batch(table).expect("the table can be made");
         connection
     }
 }
@@ -38,20 +41,22 @@ impl Transactions for OwnConnection {
         row: &str,
         end: End,
     ) -> Result<Fenced<Response>, StoreError> {
-        let store = open(place).unwrap();
+        let store = open(place).expect("the store can be opened");
         let mut connection = Self::connect(place);
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
-        transaction.execute("INSERT INTO business (row) VALUES (?1)", [row]).unwrap();
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate);
+        let transaction = transaction.expect("the write lock can be had");
+        transaction.execute("INSERT INTO business (row) VALUES (?1)", [row]).expect("the row can be written");
         let answer = store.complete_in(&transaction, completion)?;
         if end == End::Commit && answer != Fenced::Superseded {
-            transaction.commit().unwrap();
+            transaction.commit().expect("the transaction can be committed");
         } // else it is rolled back when it is dropped
         Ok(answer)
     }
 
     async fn rows(&self, place: &Place) -> Vec<String> {
         let connection = Self::connect(place);
-        let mut rows = connection.prepare("SELECT row FROM business").unwrap();
-        rows.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+        let mut rows = connection.prepare("SELECT row FROM business").expect("the table is there");
+        let rows = rows.query_map([], |row| row.get(0)).expect("the rows can be read");
+        rows.map(|row| row.expect("a row is text")).collect()
     }
 }
