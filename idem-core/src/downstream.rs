@@ -6,9 +6,10 @@ const LABEL: &[u8] = b"idem.downstream.1:";
 
 /// The idempotency key to send to another service with one step of an operation.
 ///
-/// It depends on the scope, the key and the name of the step, and on nothing else: every attempt of the operation sends the same, so the other service can
-/// tell a repeat. It is `idem-` and 64 hexadecimal digits, 69 ASCII characters in all, and shows nothing of its inputs: SHA-256 over
-/// `"idem.downstream.1:"` and the three strings, each behind its length as 8 bytes, big endian.
+/// It depends on the scope, the key and the name of the step, and on nothing else: every attempt of the operation sends
+/// the same, so the other service can tell a repeat. It is `idem-` and 64 hexadecimal digits, 69 ASCII characters in
+/// all, and shows nothing of its inputs: SHA-256 over `"idem.downstream.1:"` and the three strings, each behind its
+/// length as 8 bytes, big endian.
 pub fn downstream_key(scope: &str, key: &str, step: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(LABEL);

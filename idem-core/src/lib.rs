@@ -7,7 +7,7 @@ mod answer;
 mod codec;
 mod downstream;
 mod error;
-mod fingerprint;
+pub mod fingerprint;
 mod key;
 pub mod machine;
 mod operation;

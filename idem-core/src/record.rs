@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::{
-    AttemptId, DecodeError, Fingerprint, Response, Timestamp, Token,
+    AttemptId, DecodeError, Fingerprint, InvalidFingerprint, Response, Timestamp, Token,
     codec::{Reader, Writer},
 };
 
@@ -173,7 +173,12 @@ impl Record {
         let settled = Timestamp::from_millis(input.i64()?);
         let fingerprint = match input.bytes()? {
             none if none.is_empty() => None,
-            bytes => Some(Fingerprint::from_bytes(&bytes).map_err(|error| input.corrupt(error.to_string()))?),
+            bytes => Some(Fingerprint::from_bytes(&bytes).map_err(|error| match error {
+                InvalidFingerprint::UnknownScheme { scheme } if scheme > Fingerprint::SCHEME => {
+                    DecodeError::Newer { what: "a stored fingerprint", found: scheme, known: Fingerprint::SCHEME }
+                }
+                error => input.corrupt(error.to_string()),
+            })?),
         };
         let checkpoints = Checkpoints::read(&mut input)?;
         let state = match state {

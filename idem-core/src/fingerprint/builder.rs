@@ -57,7 +57,8 @@ impl FingerprintBuilder {
         self.add(name, Kind::Raw, bytes, bytes.len())
     }
 
-    /// Adds a JSON document, of which only the meaning counts: not the order of members, white space, or how numbers and strings are spelled.
+    /// Adds a JSON document, of which only the meaning counts: not the order of members, white space, or how numbers
+    /// and strings are spelled.
     ///
     /// A document without a [canonical form](canonical_json) counts byte by byte, and equals no document that has one.
     pub fn json(self, name: &str, document: impl AsRef<[u8]>) -> FingerprintBuilder {
@@ -84,14 +85,14 @@ impl FingerprintBuilder {
     ///
     /// # Errors
     ///
-    /// [`InvalidParts`] if there are no parts or more than 255, or if a name is empty, over 255 bytes, holds a control character, or was used twice. None of
-    /// this depends on the bytes of a part.
+    /// [`InvalidParts`] if there are no parts or more than 255, or if a name is empty, over 255 bytes, holds a control
+    /// character, or was used twice. None of this depends on the bytes of a part.
     pub fn build(mut self) -> Result<Fingerprint, InvalidParts> {
         if let Some(mistake) = self.mistake {
             return Err(mistake);
         }
         if self.parts.is_empty() {
-            return Err(InvalidParts::None);
+            return Err(InvalidParts::Empty);
         }
         self.parts.sort_unstable_by(|left, right| left.name.cmp(&right.name));
         for pair in self.parts.windows(2) {
@@ -129,13 +130,14 @@ impl FingerprintBuilder {
     }
 }
 
-/// A [`Fingerprint`] cannot be built of these parts. The mistake is in the code that names them: no content of a request leads to it.
+/// A [`Fingerprint`] cannot be built of these parts. The mistake is in the code that names them: no content of a
+/// request leads to it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidParts {
     /// No part was added: every request would match every other.
     #[error("a fingerprint needs at least one part")]
-    None,
+    Empty,
     /// More than 255 parts were added.
     #[error("a fingerprint can have 255 parts at most")]
     TooMany,

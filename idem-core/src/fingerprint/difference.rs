@@ -4,13 +4,15 @@ use std::{cmp::Ordering, fmt};
 
 use super::Fingerprint;
 
-/// Where two fingerprints differ. Its `Display` says so in words that may be shown to the client: names and lengths, no contents and no digests.
+/// Where two fingerprints differ. Its `Display` says so in words that may be shown to the client: names and lengths, no
+/// contents and no digests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Differences {
     /// The parts that differ, in the order of their names.
     Parts(Vec<PartDifference>),
-    /// The fingerprints were made under different scheme versions or keys: they do not match, and their parts tell nothing about each other.
+    /// The fingerprints were made under different scheme versions or keys: they do not match, and their parts tell
+    /// nothing about each other.
     Incomparable,
 }
 

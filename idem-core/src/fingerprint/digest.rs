@@ -11,8 +11,9 @@ const MAX_ID: usize = 64;
 
 /// A secret for keyed fingerprints, and the name by which a stored fingerprint tells which secret made it.
 ///
-/// Whoever reads the store can try out the possible values of a small field (an amount, a card number) against an unkeyed fingerprint. A keyed one tells
-/// nothing without the secret. To change the secret, give the new one another id, and let claims accept fingerprints of the old key for one retention.
+/// Whoever reads the store can try out the possible values of a small field (an amount, a card number) against an
+/// unkeyed fingerprint. A keyed one tells nothing without the secret. To change the secret, give the new one another
+/// id, and let claims accept fingerprints of the old key for one retention.
 #[derive(Clone)]
 pub struct FingerprintKey {
     id: Box<str>,

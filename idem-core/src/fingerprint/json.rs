@@ -1,8 +1,9 @@
 //! Canonical JSON: one spelling for all documents that mean the same.
 //!
-//! The rules stand in the documentation of the parent module. The parser is strict RFC 8259 and writes the canonical form while it reads: there is no
-//! tree, so a hostile document costs a few times its own size in memory, and numbers never pass through a float. `serde_json` takes no part, because
-//! features that other crates switch on change how it reads numbers and objects.
+//! The rules stand in the documentation of the parent module. The parser is strict RFC 8259 and writes the canonical
+//! form while it reads: there is no tree, so a hostile document costs a few times its own size in memory, and numbers
+//! never pass through a float. `serde_json` takes no part, because features that other crates switch on change how it
+//! reads numbers and objects.
 
 use thiserror::Error;
 
@@ -31,12 +32,17 @@ impl NotCanonical {
     }
 }
 
-/// Writes `document` in canonical form, itself a JSON document: documents that mean the same become the same bytes, and only those.
+/// Writes `document` in canonical form, itself a JSON document: documents that mean the same become the same bytes, and
+/// only those.
+///
+/// The rules stand in the documentation of the module [`fingerprint`](crate::fingerprint). It takes time linear in the
+/// length of the document, but for the sorting of members, and memory of a few times that length.
 ///
 /// # Errors
 ///
-/// [`NotCanonical`] if the document is not strict JSON (RFC 8259, UTF-8, no byte order mark), is nested deeper than 128, repeats a member name within an
-/// object, holds a lone surrogate, or holds a number whose decimal exponent does not fit an `i64`.
+/// [`NotCanonical`] if the document is not strict JSON (RFC 8259, UTF-8, no byte order mark), is nested deeper than
+/// 128, repeats a member name within an object, holds a lone surrogate, or holds a number whose decimal exponent does
+/// not fit an `i64`.
 pub fn canonical_json(document: &[u8]) -> Result<Vec<u8>, NotCanonical> {
     let text = std::str::from_utf8(document)
         .map_err(|error| NotCanonical { reason: "invalid UTF-8", offset: error.valid_up_to() })?;
@@ -126,32 +132,34 @@ impl<'a> Canonicaliser<'a> {
     fn array(&mut self, depth: usize) -> Result<(), NotCanonical> {
         self.copy(b'[', "no array")?;
         self.spaces();
-        if self.peek() != Some(b']') {
+        if self.copied(b']') {
+            return Ok(());
+        }
+        loop {
             self.value(depth)?;
             self.spaces();
-            while self.peek() == Some(b',') {
-                self.copy(b',', "no comma")?;
-                self.spaces();
-                self.value(depth)?;
-                self.spaces();
+            if !self.copied(b',') {
+                return self.copy(b']', "no comma or end of the array");
             }
+            self.spaces();
         }
-        self.copy(b']', "no comma or end of the array")
     }
 
     fn object(&mut self, depth: usize) -> Result<(), NotCanonical> {
         self.copy(b'{', "no object")?;
         self.spaces();
-        let mut members = Vec::new();
-        if self.peek() != Some(b'}') {
-            members.push(self.member(depth)?);
-            while self.peek() == Some(b',') {
-                self.copy(b',', "no comma")?;
-                self.spaces();
-                members.push(self.member(depth)?);
-            }
-            self.sort(members)?;
+        if self.copied(b'}') {
+            return Ok(());
         }
+        let mut members = Vec::new();
+        loop {
+            members.push(self.member(depth)?);
+            if !self.copied(b',') {
+                break;
+            }
+            self.spaces();
+        }
+        self.sort(members)?;
         self.copy(b'}', "no comma or end of the object")
     }
 
@@ -167,7 +175,8 @@ impl<'a> Canonicaliser<'a> {
         Ok(Member { start, name_end, end: self.out.len(), offset })
     }
 
-    /// Brings the members of the object that ends the output into the order of their names, and refuses two of one name.
+    /// Brings the members of the object that ends the output into the order of their names, and refuses two of one
+    /// name.
     fn sort(&mut self, mut members: Vec<Member>) -> Result<(), NotCanonical> {
         let name = |member: &Member| &self.out[member.start + 1..member.name_end - 1];
         if members.is_sorted_by(|left, right| name(left) < name(right)) {
@@ -251,12 +260,11 @@ impl<'a> Canonicaliser<'a> {
         digits.iter().try_fold(0, |code, &digit| Some(code * 16 + char::from(digit).to_digit(16)?))
     }
 
-    /// A number is sign, coefficient and power of ten; the coefficient has no zeros at either end, and the exponent is left out where it is 0.
+    /// A number is sign, coefficient and power of ten; the coefficient has no zeros at either end, and the exponent is
+    /// left out where it is 0.
     fn number(&mut self) -> Result<(), NotCanonical> {
         let (offset, start) = (self.at, self.out.len());
-        if self.skip(b'-') {
-            self.out.push(b'-');
-        }
+        self.copied(b'-');
         let coefficient = self.out.len();
         match self.digits()? {
             [b'0', _, ..] => {
@@ -264,7 +272,8 @@ impl<'a> Canonicaliser<'a> {
             }
             whole => self.out.extend_from_slice(whole),
         }
-        // An i128 has room for every exponent that a document could bring back into an i64; beyond that it may saturate.
+        // An i128 has room for every exponent that the digits of a document could bring back into an i64; beyond that
+        // it may saturate.
         let mut exponent = 0_i128;
         if self.skip(b'.') {
             let fraction = self.digits()?;
@@ -300,7 +309,7 @@ impl<'a> Canonicaliser<'a> {
                 self.out.extend_from_slice(format!("e{exponent}").as_bytes());
                 Ok(())
             }
-            Err(_) => Err(NotCanonical { reason: "a number whose exponent is too large", offset }),
+            Err(_) => Err(NotCanonical { reason: "a number whose exponent does not fit 64 bits", offset }),
         }
     }
 
@@ -327,13 +336,18 @@ impl<'a> Canonicaliser<'a> {
         found
     }
 
+    /// Copies a byte if it is next.
+    fn copied(&mut self, byte: u8) -> bool {
+        let found = self.skip(byte);
+        if found {
+            self.out.push(byte);
+        }
+        found
+    }
+
     /// Copies a byte that must be next.
     fn copy(&mut self, byte: u8, otherwise: &'static str) -> Result<(), NotCanonical> {
-        if !self.skip(byte) {
-            return Err(self.refuse(otherwise));
-        }
-        self.out.push(byte);
-        Ok(())
+        if self.copied(byte) { Ok(()) } else { Err(self.refuse(otherwise)) }
     }
 
     fn peek(&self) -> Option<u8> {

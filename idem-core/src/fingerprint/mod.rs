@@ -1,7 +1,7 @@
 //! What tells a retry from a key that is being reused.
 //!
-//! A [`Fingerprint`] is a digest of the meaningful parts of a request. It is stored with the record, and a later request with the same key is a retry only if
-//! its fingerprint [matches](Fingerprint::matches).
+//! A [`Fingerprint`] is a digest of the meaningful parts of a request. It is stored with the record, and a later
+//! request with the same key is a retry only if its fingerprint [matches](Fingerprint::matches).
 //!
 //! ```
 //! use idem_core::Fingerprint;
@@ -24,8 +24,8 @@
 //!
 //! # The scheme, version 1
 //!
-//! Written down so that another language can make the same bytes. `‖` joins bytes, a name in quotes is its ASCII bytes, `u8` and `u64` are big endian. `H` is
-//! SHA-256, or HMAC-SHA-256 under the secret in keyed mode.
+//! Written down so that another language can make the same bytes. `‖` joins bytes, a name in quotes is its ASCII bytes,
+//! `u8` and `u64` are big endian. `H` is SHA-256, or HMAC-SHA-256 under the secret in keyed mode.
 //!
 //! A request is a set of named parts. Each has a kind, which says what is hashed:
 //!
@@ -41,26 +41,30 @@
 //! part digest = H("idem.fingerprint.1.part:" ‖ u8(len) ‖ name ‖ u8(kind) ‖ u64(len) ‖ hashed bytes)
 //! digest      = H("idem.fingerprint.1.whole:" ‖ the part digests, in the order of the names' bytes)
 //! stored form = u8(1) ‖ u8(len) ‖ key id ‖ digest
-//!               ‖ u8(number of parts) ‖ for each part, in the same order: u8(len) ‖ name ‖ first 8 bytes of its digest ‖ u64(length as given)
+//!               ‖ u8(number of parts) ‖ for each part, in the same order:
+//!                 u8(len) ‖ name ‖ first 8 bytes of its digest ‖ u64(length as given)
 //! ```
 //!
-//! The key id is empty in the unkeyed mode, else 1 to 64 visible ASCII characters. A name is 1 to 255 bytes of UTF-8 without control characters, and names
-//! are unique; there are 1 to 255 parts. The short digests and lengths only explain a mismatch: whether there is one is decided by the digest.
+//! The key id is empty in the unkeyed mode, else 1 to 64 visible ASCII characters. A name is 1 to 255 bytes of UTF-8
+//! without control characters, and names are unique; there are 1 to 255 parts. The short digests and lengths only
+//! explain a mismatch: whether there is one is decided by the digest.
 //!
 //! # Canonical JSON
 //!
 //! The canonical form is JSON again, in UTF-8:
 //!
 //! - no white space;
-//! - the members of an object in the order of their names' bytes, as the names are written here between their quotes; arrays keep their order;
-//! - strings as RFC 8785 writes them: only `"`, `\` and the characters below U+0020 are escaped, as `\"` `\\` `\b` `\t` `\n` `\f` `\r`, the rest as `\u00xx` in
-//!   lower case. There is no Unicode normalisation;
-//! - numbers as exact decimals: `-` if negative, the coefficient without zeros at either end, and `e` with the decimal exponent unless that is 0: `2.50` is `25e-1`, `100`
-//!   is `1e2`, `12` is `12`. Every zero is `0`. Exponents are never expanded.
+//! - the members of an object in the order of their names' bytes, as the names are written here between their quotes;
+//!   arrays keep their order;
+//! - strings as RFC 8785 writes them: only `"`, `\` and the characters below U+0020 are escaped, as `\"` `\\` `\b` `\t`
+//!   `\n` `\f` `\r`, the rest as `\u00xx` in lower case. There is no Unicode normalisation;
+//! - numbers as exact decimals: `-` if negative, the coefficient without zeros at either end, and `e` with the decimal
+//!   exponent unless that is 0: `2.50` is `25e-1`, `100` is `1e2`, `12` is `12`. Every zero is `0`. Exponents are never
+//!   expanded.
 //!
-//! A document has no canonical form if it is not strict RFC 8259 JSON (a byte order mark and invalid UTF-8 included), is nested deeper than 128 arrays and
-//! objects, repeats a member name within an object (compared after unescaping), holds a lone surrogate, or holds a number whose canonical exponent is
-//! outside −2⁶³ to 2⁶³−1.
+//! A document has no canonical form if it is not strict RFC 8259 JSON (a byte order mark and invalid UTF-8 included),
+//! is nested deeper than 128 arrays and objects, repeats a member name within an object (compared after unescaping),
+//! holds a lone surrogate, or holds a number whose canonical exponent is outside −2⁶³ to 2⁶³−1.
 
 mod builder;
 mod difference;

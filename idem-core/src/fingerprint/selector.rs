@@ -4,10 +4,11 @@ use thiserror::Error;
 
 use super::json::{canonical_string, items};
 
-/// The fields of a JSON document that make a request what it is, named by JSON Pointers (RFC 6901): `/amount`, `/items/0/sku`, `/a~1b` for the member `a/b`.
+/// The fields of a JSON document that make a request what it is, named by JSON Pointers (RFC 6901): `/amount`,
+/// `/items/0/sku`, `/a~1b` for the member `a/b`.
 ///
-/// Two documents are the same request if these fields are; all others may change. Choose every field that the operation acts on: two requests that differ
-/// only elsewhere will be taken for one.
+/// Two documents are the same request if these fields are; all others may change. Choose every field that the operation
+/// acts on: two requests that differ only elsewhere will be taken for one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldSelector {
     /// Sorted by text, so that the order in which they were listed does not matter.
@@ -50,7 +51,8 @@ impl FieldSelector {
         Ok(FieldSelector { fields })
     }
 
-    /// What is hashed for a document **in canonical form**: each pointer, and its value or that it is absent. None if all are absent.
+    /// What is hashed for a document **in canonical form**: each pointer, and its value or that it is absent. None if
+    /// all are absent.
     pub(super) fn select(&self, document: &[u8]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         let mut found = false;
@@ -115,7 +117,8 @@ fn push_prefixed(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// A [`FieldSelector`] cannot be built of these pointers. It is found when a service starts, never while a request waits.
+/// A [`FieldSelector`] cannot be built of these pointers. It is found when a service starts, never while a request
+/// waits.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidSelector {

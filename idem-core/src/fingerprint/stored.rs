@@ -6,7 +6,6 @@ use thiserror::Error;
 
 use super::{Differences, FingerprintBuilder, FingerprintKey, digest::valid_key_id};
 
-const SCHEME: u8 = 1;
 const DIGEST_LEN: usize = 32;
 const SHORT_LEN: usize = 8;
 const MAX_NAME: usize = 255;
@@ -14,14 +13,18 @@ pub(super) const MAX_PARTS: usize = 255;
 
 /// A digest of the meaningful parts of a request, with a short digest and the length of each part.
 ///
-/// It is held in its stored form, which the module documentation describes, so storing and loading cost a copy and a check. Retries are told by
-/// [`matches`](Self::matches). `==` asks for the same stored bytes, which is more: two JSON bodies of one meaning match, and differ in their lengths.
+/// It is held in its stored form, which the module documentation describes, so storing and loading cost a copy and a
+/// check. Retries are told by [`matches`](Self::matches). `==` asks for the same stored bytes, which is more: two JSON
+/// bodies of one meaning match, and differ in their lengths.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     stored: Box<[u8]>,
 }
 
 impl Fingerprint {
+    /// The scheme that this code makes, and the newest that it reads.
+    pub const SCHEME: u8 = 1;
+
     /// Starts an unkeyed fingerprint.
     pub fn builder() -> FingerprintBuilder {
         FingerprintBuilder::new(None)
@@ -36,11 +39,12 @@ impl Fingerprint {
     ///
     /// # Errors
     ///
-    /// [`InvalidFingerprint`] if these are not exactly the bytes that [`as_bytes`](Self::as_bytes) of some fingerprint could give.
+    /// [`InvalidFingerprint`] if these are not exactly the bytes that [`as_bytes`](Self::as_bytes) of some fingerprint
+    /// could give.
     pub fn from_bytes(stored: &[u8]) -> Result<Fingerprint, InvalidFingerprint> {
         let mut rest = stored;
         let scheme = take_byte(&mut rest)?;
-        if scheme != SCHEME {
+        if scheme != Self::SCHEME {
             return Err(InvalidFingerprint::UnknownScheme { scheme });
         }
         let key_id = take_prefixed(&mut rest)?;
@@ -82,7 +86,8 @@ impl Fingerprint {
         std::str::from_utf8(id).ok().filter(|id| !id.is_empty())
     }
 
-    /// Whether two requests are the same: made by one scheme under one key, and of equal digests. This is the rule for retries.
+    /// Whether two requests are the same: made by one scheme under one key, and of equal digests. This is the rule for
+    /// retries.
     pub fn matches(&self, other: &Fingerprint) -> bool {
         self.is_comparable(other) && self.digest() == other.digest()
     }
@@ -111,7 +116,7 @@ impl Fingerprint {
         digest: [u8; DIGEST_LEN],
         parts: impl ExactSizeIterator<Item = Part<'a>>,
     ) -> Fingerprint {
-        let mut stored = vec![SCHEME, key_id.len() as u8];
+        let mut stored = vec![Self::SCHEME, key_id.len() as u8];
         stored.extend_from_slice(key_id.as_bytes());
         stored.extend_from_slice(&digest);
         stored.push(parts.len() as u8);

@@ -57,6 +57,17 @@ fn a_newer_format_is_refused_and_not_guessed() {
 }
 
 #[test]
+fn a_fingerprint_of_a_newer_scheme_is_refused_and_not_called_damage() {
+    let record = full(State::Held);
+    let mut bytes = record.encode();
+    let fingerprint = record.fingerprint.unwrap();
+    let at = bytes.windows(fingerprint.as_bytes().len()).position(|w| w == fingerprint.as_bytes()).unwrap();
+    bytes[at] = 2;
+    let error = Record::decode(bytes).unwrap_err();
+    assert_eq!(error, DecodeError::Newer { what: "a stored fingerprint", found: 2, known: 1 });
+}
+
+#[test]
 fn a_record_cut_short_or_followed_by_more_is_refused() {
     let bytes = full(State::Done(Response::new(200))).encode();
     for end in 0..bytes.len() {

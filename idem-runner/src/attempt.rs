@@ -1,0 +1,224 @@
+//! What an operation knows of its attempt.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use idem_core::{
+    Checkpoint, Checkpointed, Checkpoints, Completion, Fenced, Grant, InvalidName, Key, Origin, Owner, Response,
+    Retention, Scope, StoreError, Transaction,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::idempotency::Inner;
+
+/// The attempt that an operation runs in: a handle, cheap to clone.
+#[derive(Clone)]
+pub struct Attempt(Arc<Data>);
+
+struct Data {
+    owner: Owner,
+    origin: Origin,
+    is_repeat: bool,
+    checkpoints: Checkpoints,
+    retention: Retention,
+    /// None where nothing protects the operation.
+    runner: Option<Arc<Inner>>,
+    lost: CancellationToken,
+    in_transaction: AtomicBool,
+}
+
+/// Why a step gave no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StepError<E> {
+    /// The step's own work failed.
+    #[error(transparent)]
+    Work(E),
+    /// The name of the step is none.
+    #[error("the name of a step: {0}")]
+    Name(InvalidName),
+    /// The attempt lost its key to another, which may be at this step too: stop.
+    #[error("this attempt is no longer the owner of its key; stop")]
+    Superseded,
+    /// The results of all steps are larger than 64 KiB together. The step was done and its result is not kept.
+    #[error("the results of this operation's steps are larger than 64 KiB together; keep references, not contents")]
+    Full,
+    /// The store failed. The step was done, and whether its result was kept is not known.
+    #[error(transparent)]
+    Store(StoreError),
+}
+
+impl Attempt {
+    pub(crate) fn protected(grant: &Grant, runner: Arc<Inner>) -> Self {
+        Self(Arc::new(Data {
+            owner: grant.owner().clone(),
+            origin: grant.origin(),
+            is_repeat: grant.is_repeat(),
+            checkpoints: grant.checkpoints().clone(),
+            retention: runner.settings.retention,
+            runner: Some(runner),
+            lost: CancellationToken::new(),
+            in_transaction: AtomicBool::new(false),
+        }))
+    }
+
+    /// An attempt that nothing protects: it is always a first one, keeps no steps, and no transaction can complete it.
+    pub(crate) fn unprotected(scope: Scope, key: Key) -> Self {
+        Self(Arc::new(Data {
+            owner: Owner::nobody(scope, key),
+            origin: Origin::First,
+            is_repeat: false,
+            checkpoints: Checkpoints::default(),
+            retention: Retention::default(),
+            runner: None,
+            lost: CancellationToken::new(),
+            in_transaction: AtomicBool::new(false),
+        }))
+    }
+
+    /// An attempt for calling a handler in a test: a first one, that no store knows. A transaction that it completes
+    /// in answers Superseded.
+    pub fn for_test(scope: Scope, key: Key) -> Self {
+        Self::unprotected(scope, key)
+    }
+
+    /// Whose key it is.
+    pub fn scope(&self) -> &Scope {
+        self.0.owner.scope()
+    }
+
+    /// The key.
+    pub fn key(&self) -> &Key {
+        self.0.owner.key()
+    }
+
+    /// What every write of the attempt carries.
+    pub fn owner(&self) -> &Owner {
+        &self.0.owner
+    }
+
+    /// The attempt's number, from 1; 0 where nothing protects it.
+    pub fn number(&self) -> u32 {
+        self.0.owner.attempt().number
+    }
+
+    /// How the attempt came to own the key.
+    pub fn origin(&self) -> Origin {
+        self.0.origin
+    }
+
+    /// Whether an earlier attempt may have had effects: look for them before repeating them, or repeat them under the
+    /// same [downstream key](Attempt::downstream_key).
+    pub fn is_repeat(&self) -> bool {
+        self.0.is_repeat
+    }
+
+    /// Whether the key protects the operation: false when it runs by
+    /// [`OnUnavailable::RunUnprotected`](crate::OnUnavailable::RunUnprotected), and in tests of handlers.
+    pub fn is_protected(&self) -> bool {
+        self.0.runner.is_some()
+    }
+
+    /// What earlier attempts left.
+    pub fn checkpoints(&self) -> &Checkpoints {
+        &self.0.checkpoints
+    }
+
+    /// The key to send to another service with one step: the same in every attempt, 69 ASCII characters.
+    pub fn downstream_key(&self, step: &str) -> String {
+        idem_core::downstream_key(self.scope().as_str(), self.key().as_str(), step)
+    }
+
+    /// Waits until another attempt is known to have taken the key over. Whatever this attempt does from then on is not
+    /// the recorded outcome: stop if you can.
+    pub async fn superseded(&self) {
+        self.0.lost.cancelled().await;
+    }
+
+    /// Whether another attempt is known to have taken the key over.
+    pub fn is_superseded(&self) -> bool {
+        self.0.lost.is_cancelled()
+    }
+
+    /// Does one step of the operation once: a later attempt gets its result instead of doing it again.
+    ///
+    /// A crash between the end of the work and the keeping of its result still repeats the work, so send
+    /// [`Attempt::downstream_key`] along.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError`]: the work's own error, a bad name, a lost key, too many bytes, a store that fails.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future drops the work; a result that was not kept is not there for the next attempt.
+    pub async fn step<E, F>(&self, name: &str, work: impl FnOnce() -> F) -> Result<Bytes, StepError<E>>
+    where
+        F: Future<Output = Result<Bytes, E>>,
+    {
+        Checkpoint::new(name, Bytes::new()).map_err(StepError::Name)?;
+        if let Some(kept) = self.0.checkpoints.find(name) {
+            return Ok(kept.clone());
+        }
+        let result = work().await.map_err(StepError::Work)?;
+        let Some(runner) = &self.0.runner else {
+            return Ok(result);
+        };
+        let checkpoint = Checkpoint::new(name, result).map_err(StepError::Name)?;
+        match runner.in_time("checkpoint", runner.store.checkpoint(&self.0.owner, &checkpoint)).await {
+            Ok(Fenced::Written(Checkpointed::Kept(kept))) => Ok(kept),
+            Ok(Fenced::Written(Checkpointed::Full)) => Err(StepError::Full),
+            Ok(Fenced::Superseded) => {
+                self.mark_lost();
+                Err(StepError::Superseded)
+            }
+            Err(error) => Err(StepError::Store(error)),
+        }
+    }
+
+    /// Completes the record in the caller's transaction and commits it: the effects and "this key is done" together or
+    /// not at all. Gives the recorded response, which is what the client must get.
+    ///
+    /// What it returns is the backend's choice: `Result<Response, CommitError>` for SQLite, a future of it elsewhere.
+    /// Its error Superseded means that everything was rolled back, so `?` is right.
+    pub fn commit<T: Transaction>(&self, transaction: T, response: Response) -> T::Committed {
+        transaction.commit_with(self.completion(response))
+    }
+
+    /// The same for code that keeps its own transaction: hand it to the backend's `complete_in`, and commit only if that
+    /// did not answer Superseded.
+    pub fn completion(&self, response: Response) -> Completion {
+        self.0.in_transaction.store(true, Ordering::SeqCst);
+        Completion::new(self.0.owner.clone(), response, self.0.retention)
+    }
+
+    pub(crate) fn mark_lost(&self) {
+        self.0.lost.cancel();
+    }
+
+    pub(crate) fn lost(&self) -> CancellationToken {
+        self.0.lost.clone()
+    }
+
+    /// Whether the operation may have completed its record in a transaction of its own.
+    pub(crate) fn used_transaction(&self) -> bool {
+        self.0.in_transaction.load(Ordering::SeqCst)
+    }
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attempt")
+            .field("scope", self.scope())
+            .field("key", self.key())
+            .field("number", &self.number())
+            .field("is_repeat", &self.is_repeat())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,139 @@
+//! Claiming: repeated with its token while the reply may be lost, waited for where that is wanted.
+
+use std::{sync::Arc, time::Duration};
+
+use idem_core::{Answer, AttemptId, Claim, Grant, State, StoreError, StoreErrorKind, Token};
+use tokio::time::{self, Instant};
+
+use crate::{Answered, OnConflict, OnUnavailable, Request, idempotency::Inner, settle::Backoff};
+
+/// How long to wait before asking again where the store can't say whom to wait for.
+const POLL: Duration = Duration::from_millis(50);
+
+impl Inner {
+    /// What the claim was granted; none if the operation is to run unprotected.
+    pub(crate) async fn claim(self: &Arc<Self>, request: Request) -> Result<Option<Grant>, Answered> {
+        let token = self.token().map_err(Answered::Store)?;
+        let claim = self.claim_for(request, token);
+        let give_up = Instant::now() + self.waiting();
+        loop {
+            let answer = match self.repeated(&claim).await {
+                Ok(answer) => answer,
+                Err(error) => return self.unavailable(claim, error),
+            };
+            let (left, seen) = match answer {
+                Answer::Claimed(grant) => {
+                    self.counting.claimed.one();
+                    return Ok(Some(grant));
+                }
+                Answer::TakenOver(grant) => {
+                    self.counting.claimed.one();
+                    self.counting.taken_over.one();
+                    tracing::warn!(number = grant.number(), "took over from an attempt that ended silently");
+                    return Ok(Some(grant));
+                }
+                Answer::Replay { response, stored_at } => {
+                    self.counting.replayed.one();
+                    return Err(Answered::Replay { response, stored_at });
+                }
+                Answer::Reuse { differences } => {
+                    self.counting.reused.one();
+                    return Err(Answered::Reuse { differences });
+                }
+                Answer::Unknown => {
+                    self.counting.unknown.one();
+                    return Err(Answered::Unknown);
+                }
+                Answer::Superseded => {
+                    self.counting.superseded.one();
+                    return Err(Answered::Superseded);
+                }
+                Answer::Conflict { left, seen } => (left, seen),
+            };
+            let remaining = give_up.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
+                self.counting.conflict.one();
+                return Err(Answered::Conflict { retry_after: retry_after(left) });
+            }
+            // A lapse ends no wait of the store's, so none is longer than the lease.
+            let pause = left.unwrap_or(POLL).min(remaining);
+            match seen {
+                Some(attempt) if self.has_ended(&claim, attempt, pause).await => {}
+                Some(_) => time::sleep(POLL.min(remaining)).await,
+                None => time::sleep(pause).await,
+            }
+        }
+    }
+
+    /// Waits for the attempt to end. A wait that fails says nothing that claiming again won't say better.
+    async fn has_ended(&self, claim: &Claim, attempt: AttemptId, at_most: Duration) -> bool {
+        let wait = self.store.wait(claim.scope(), claim.key(), attempt, at_most);
+        match time::timeout(at_most + POLL, wait).await {
+            Ok(Ok(found)) => found.is_none_or(|found| {
+                found.record.attempt() != attempt || !matches!(found.record.state, State::InProgress)
+            }),
+            Ok(Err(_)) | Err(_) => false,
+        }
+    }
+
+    fn claim_for(&self, request: Request, token: Token) -> Claim {
+        let Request { scope, key, fingerprint, older } = request;
+        let claim = Claim::new(scope, key, token, fingerprint)
+            .with_lease(self.settings.lease)
+            .with_retention(self.settings.retention)
+            .with_on_lapse(self.settings.on_lapse)
+            .with_lapse_limit(self.settings.lapse_limit);
+        older.into_iter().fold(claim, Claim::accepting)
+    }
+
+    /// Claims, again with the same token while the store may have lost the reply, for about `store_timeout`.
+    async fn repeated(&self, claim: &Claim) -> Result<Answer, StoreError> {
+        let give_up = Instant::now() + self.settings.store_timeout;
+        let mut backoff = Backoff::default();
+        loop {
+            let error = match self.in_time("claim", idem_core::claim(&*self.store, claim)).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let pause = backoff.pause();
+            if error.kind() != StoreErrorKind::Unavailable || Instant::now() + pause >= give_up {
+                return Err(error);
+            }
+            time::sleep(pause).await;
+        }
+    }
+
+    fn unavailable(self: &Arc<Self>, claim: Claim, error: StoreError) -> Result<Option<Grant>, Answered> {
+        if error.kind() != StoreErrorKind::Unavailable {
+            return Err(Answered::Store(error));
+        }
+        match self.settings.on_unavailable {
+            OnUnavailable::Refuse => {
+                self.take_back_in_background(claim);
+                Err(Answered::Store(error))
+            }
+            OnUnavailable::RunUnprotected => Ok(None),
+        }
+    }
+
+    fn waiting(&self) -> Duration {
+        match self.settings.on_conflict {
+            OnConflict::Refuse => Duration::ZERO,
+            OnConflict::Wait { at_most } => at_most,
+        }
+    }
+
+    fn token(&self) -> Result<Token, StoreError> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|error| {
+            let message = "the operating system gives no random bytes for a token";
+            StoreError::new(StoreErrorKind::Configuration, self.store.backend(), "claim", message).with_source(error)
+        })?;
+        Ok(Token::from_bytes(bytes))
+    }
+}
+
+/// The time left of the owner's lease, from 1 to 5 seconds: it may finish long before its lease ends.
+fn retry_after(left: Option<Duration>) -> Duration {
+    left.unwrap_or_default().clamp(Duration::from_secs(1), Duration::from_secs(5))
+}

@@ -1,0 +1,223 @@
+//! Building an [`Idempotency`]: every setting, and what is wrong with them.
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use idem_core::{DEFAULT_LEASE, OnLapse, Retention, Store};
+
+use crate::{Idempotency, OnConflict, OnUnavailable, SettlePolicy, Sweep};
+
+const DEFAULT_MAX_RUN: Duration = Duration::from_secs(15 * 60);
+const DEFAULT_COMPLETION_LIMIT: Duration = Duration::from_secs(15 * 60);
+const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The settings of an [`Idempotency`]. Each has a default.
+#[derive(Clone)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct Builder {
+    store: Arc<dyn Store>,
+    lease: Duration,
+    max_run: Option<Duration>,
+    retention: Retention,
+    on_lapse: OnLapse,
+    lapse_limit: Option<NonZeroU32>,
+    settle: SettlePolicy,
+    on_conflict: OnConflict,
+    on_unavailable: OnUnavailable,
+    store_timeout: Duration,
+    completion_limit: Option<Duration>,
+    sweep: Sweep,
+}
+
+/// The settings, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) lease: Duration,
+    pub(crate) max_run: Duration,
+    pub(crate) retention: Retention,
+    pub(crate) on_lapse: OnLapse,
+    pub(crate) lapse_limit: Option<NonZeroU32>,
+    pub(crate) settle: SettlePolicy,
+    pub(crate) on_conflict: OnConflict,
+    pub(crate) on_unavailable: OnUnavailable,
+    pub(crate) store_timeout: Duration,
+    pub(crate) completion_limit: Duration,
+    pub(crate) sweep: Sweep,
+}
+
+/// A setting that can't be. Found when built, never per request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A duration that must be longer than nothing.
+    #[error("{setting} is zero; give it at least a millisecond")]
+    Zero {
+        /// The setting.
+        setting: &'static str,
+    },
+    /// A duration that must not be longer than another.
+    #[error("{setting} ({value:?}) is longer than {limit_name} ({limit:?}); shorten the one or lengthen the other")]
+    TooLong {
+        /// The setting that is too long.
+        setting: &'static str,
+        /// What it is set to.
+        value: Duration,
+        /// The setting that bounds it.
+        limit_name: &'static str,
+        /// What that is set to.
+        limit: Duration,
+    },
+}
+
+impl Builder {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            lease: DEFAULT_LEASE,
+            max_run: None,
+            retention: Retention::default(),
+            on_lapse: OnLapse::default(),
+            lapse_limit: None,
+            settle: SettlePolicy::default(),
+            on_conflict: OnConflict::default(),
+            on_unavailable: OnUnavailable::default(),
+            store_timeout: DEFAULT_STORE_TIMEOUT,
+            completion_limit: None,
+            sweep: Sweep::default(),
+        }
+    }
+
+    /// How long an attempt may stay silent before another may take over: the time for which a crash locks its key. The
+    /// runner renews it while the operation runs. 30 seconds by default.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How long one attempt's lease is renewed at most. 15 minutes by default, or the retention if that is shorter.
+    pub fn max_run(mut self, max_run: Duration) -> Self {
+        self.max_run = Some(max_run);
+        self
+    }
+
+    /// How long a record stays: longer than the longest time between a first request and its last retry. 24 hours by
+    /// default, and 30 days where the outcome waits for someone.
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// What happens to a key whose attempt ended silently. Taken over by default.
+    pub fn on_lapse(mut self, on_lapse: OnLapse) -> Self {
+        self.on_lapse = on_lapse;
+        self
+    }
+
+    /// After how many silent ends a key is answered Unknown instead of being taken over again. Never by default.
+    pub fn lapse_limit(mut self, limit: Option<NonZeroU32>) -> Self {
+        self.lapse_limit = limit;
+        self
+    }
+
+    /// Which outcomes are final.
+    pub fn settle(mut self, policy: SettlePolicy) -> Self {
+        self.settle = policy;
+        self
+    }
+
+    /// What a request gets while another attempt runs. Refused by default.
+    pub fn on_conflict(mut self, on_conflict: OnConflict) -> Self {
+        self.on_conflict = on_conflict;
+        self
+    }
+
+    /// What a request gets when the store is unavailable. Refused by default.
+    pub fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
+        self.on_unavailable = on_unavailable;
+        self
+    }
+
+    /// How long one call of the store may take before it counts as unavailable. 5 seconds by default.
+    pub fn store_timeout(mut self, timeout: Duration) -> Self {
+        self.store_timeout = timeout;
+        self
+    }
+
+    /// How long a response that could not be stored is tried again, past the lapse too. 15 minutes by default, or the
+    /// retention if that is shorter.
+    pub fn completion_limit(mut self, limit: Duration) -> Self {
+        self.completion_limit = Some(limit);
+        self
+    }
+
+    /// Whether, and how often, expired records are removed in the background. Every minute by default.
+    pub fn sweep(mut self, sweep: Sweep) -> Self {
+        self.sweep = sweep;
+        self
+    }
+
+    /// The runner with these settings. Background work starts with the first request.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] if a duration is zero, the lease is longer than `max_run` or the retention, or `max_run` or the
+    /// completion limit is longer than the retention (nothing may outlive the record that protects it).
+    pub fn build(self) -> Result<Idempotency, ConfigError> {
+        let retention = self.retention.standard();
+        let settings = Settings {
+            lease: self.lease,
+            max_run: self.max_run.unwrap_or(DEFAULT_MAX_RUN.min(retention).max(self.lease)),
+            retention: self.retention,
+            on_lapse: self.on_lapse,
+            lapse_limit: self.lapse_limit,
+            settle: self.settle,
+            on_conflict: self.on_conflict,
+            on_unavailable: self.on_unavailable,
+            store_timeout: self.store_timeout,
+            completion_limit: self.completion_limit.unwrap_or(DEFAULT_COMPLETION_LIMIT.min(retention)),
+            sweep: self.sweep,
+        };
+        settings.check()?;
+        Ok(Idempotency::new(self.store, settings))
+    }
+}
+
+impl Settings {
+    fn check(&self) -> Result<(), ConfigError> {
+        let retention = self.retention.standard();
+        let mut durations = vec![
+            ("lease", self.lease),
+            ("retention", retention),
+            ("max_run", self.max_run),
+            ("store_timeout", self.store_timeout),
+            ("completion_limit", self.completion_limit),
+        ];
+        if let OnConflict::Wait { at_most } = self.on_conflict {
+            durations.push(("on_conflict: wait at most", at_most));
+        }
+        if let Sweep::Every(interval) = self.sweep {
+            durations.push(("sweep: every", interval));
+        }
+        if let Some((setting, _)) = durations.into_iter().find(|(_, duration)| duration.is_zero()) {
+            return Err(ConfigError::Zero { setting });
+        }
+        at_most("lease", self.lease, "retention", retention)?;
+        at_most("lease", self.lease, "max_run", self.max_run)?;
+        at_most("max_run", self.max_run, "retention", retention)?;
+        at_most("completion_limit", self.completion_limit, "retention", retention)
+    }
+}
+
+fn at_most(
+    setting: &'static str,
+    value: Duration,
+    limit_name: &'static str,
+    limit: Duration,
+) -> Result<(), ConfigError> {
+    if value > limit { Err(ConfigError::TooLong { setting, value, limit_name, limit }) } else { Ok(()) }
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder").field("store", &self.store.backend()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,45 @@
+//! Futures that are not cancelled when they are dropped.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::runtime::Handle;
+
+/// Polls its future in place, and hands it to a task when it is dropped unfinished. A task for every request would
+/// cost each of them more than this costs the few whose client leaves.
+pub(crate) struct Detached<T: Send + 'static> {
+    future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    runtime: Handle,
+}
+
+impl<T: Send + 'static> Detached<T> {
+    /// Must be made where it is polled first: it is handed to the runtime that is current now.
+    pub(crate) fn new(runtime: Handle, future: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { future: Some(Box::pin(future)), runtime }
+    }
+}
+
+impl<T: Send + 'static> Future for Detached<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Some(future) = &mut self.future else {
+            return Poll::Pending; // polled after it was ready, which no caller here does
+        };
+        let polled = future.as_mut().poll(context);
+        if polled.is_ready() {
+            self.future = None;
+        }
+        polled
+    }
+}
+
+impl<T: Send + 'static> Drop for Detached<T> {
+    fn drop(&mut self) {
+        if let Some(future) = self.future.take() {
+            drop(self.runtime.spawn(future)); // not awaited: the tracker that it was made under waits for it
+        }
+    }
+}

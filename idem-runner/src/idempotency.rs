@@ -1,0 +1,298 @@
+//! The runner.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use idem_core::{Fenced, Grant, OnLapse, Retention, Store, StoreError, StoreErrorKind};
+use tokio::{runtime::Handle, time};
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+use crate::{
+    Answered, Attempt, Builder, Claimed, Counters, Outcome, Reply, Request, Running, Settle,
+    config::Settings,
+    counters::Counting,
+    detach::Detached,
+    renew::{Renewal, Renewer},
+    settle::{Ending, Persisted},
+    sweep::Sweeper,
+};
+
+/// Runs operations under idempotency keys. Built once for a store; a handle, cheap to clone.
+#[derive(Clone)]
+pub struct Idempotency(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) settings: Settings,
+    pub(crate) counting: Counting,
+    /// Everything that was claimed and is not settled.
+    pub(crate) tracker: TaskTracker,
+    pub(crate) renewer: Arc<Renewer>,
+    sweeper: Sweeper,
+    closing: AtomicBool,
+}
+
+impl Idempotency {
+    /// Starts with the defaults of every setting.
+    pub fn builder(store: Arc<dyn Store>) -> Builder {
+        Builder::new(store)
+    }
+
+    pub(crate) fn new(store: Arc<dyn Store>, settings: Settings) -> Self {
+        Self(Arc::new(Inner {
+            renewer: Renewer::new(Arc::clone(&store), settings.lease),
+            sweeper: Sweeper::default(),
+            store,
+            settings,
+            counting: Counting::default(),
+            tracker: TaskTracker::new(),
+            closing: AtomicBool::new(false),
+        }))
+    }
+
+    /// Claims the key, runs the operation if it is to run, and settles by what it gives.
+    ///
+    /// An operation's future is polled in place. Its lease is renewed while it runs, up to `max_run`. If it had to be
+    /// completed and the store could not be told, that is tried again in the background while the client has its
+    /// answer.
+    ///
+    /// # Cancellation safety
+    ///
+    /// A future that is dropped before it is first polled does nothing. From then on nothing is cancelled: claim,
+    /// operation and settling go on in a task of their own.
+    ///
+    /// # Panics
+    ///
+    /// A panic of the operation is caught: [`Outcome::Panicked`]. Called outside a Tokio runtime it answers with an
+    /// error of kind configuration.
+    pub async fn run<T, E, F, O>(&self, request: Request, operation: F) -> Outcome<T, E>
+    where
+        T: Reply + Send + 'static,
+        E: Send + 'static,
+        F: FnOnce(Attempt) -> O + Send + 'static,
+        O: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let runtime = match self.0.runtime() {
+            Ok(runtime) => runtime,
+            Err(error) => return Outcome::Store(error),
+        };
+        let span = request.span();
+        let work = Arc::clone(&self.0).run(request, operation).instrument(span);
+        Detached::new(runtime, self.0.tracker.track_future(work)).await
+    }
+
+    /// Claims the key for a handler that settles by hand.
+    ///
+    /// # Cancellation safety
+    ///
+    /// A claim whose future is dropped is given back as soon as it is known.
+    pub async fn claim(&self, request: Request) -> Claimed {
+        let runtime = match self.0.runtime() {
+            Ok(runtime) => runtime,
+            Err(error) => return Claimed::Answered(Answered::Store(error)),
+        };
+        let span = request.span();
+        let work = Arc::clone(&self.0).claim_by_hand(request, runtime.clone()).instrument(span);
+        let mut claimed = Detached::new(runtime, self.0.tracker.track_future(work)).await;
+        if let Claimed::Run(running) = &mut claimed {
+            running.deliver();
+        }
+        claimed
+    }
+
+    /// Stops claiming, and waits until everything that was claimed is settled, for `limit` at most. True if it all
+    /// ended in time; what did not is left to its leases.
+    pub async fn shutdown(&self, limit: Duration) -> bool {
+        self.0.closing.store(true, Ordering::SeqCst);
+        self.0.tracker.close();
+        let ended = time::timeout(limit, self.0.tracker.wait()).await.is_ok();
+        if !ended {
+            tracing::warn!(left = self.0.tracker.len(), "shut down before every attempt had ended");
+        }
+        ended
+    }
+
+    /// How long a record stays: the window in which a retry is answered from it.
+    pub fn retention(&self) -> Retention {
+        self.0.settings.retention
+    }
+
+    /// How long an attempt may stay silent before another may take over.
+    pub fn lease(&self) -> Duration {
+        self.0.settings.lease
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.0.store
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> Counters {
+        self.0.counting.so_far()
+    }
+}
+
+impl Inner {
+    async fn run<T, E, F, O>(self: Arc<Self>, request: Request, operation: F) -> Outcome<T, E>
+    where
+        T: Reply,
+        F: FnOnce(Attempt) -> O,
+        O: Future<Output = Result<T, E>>,
+    {
+        let (attempt, renewal) = match self.start(request).await {
+            Ok(started) => started,
+            Err(answered) => return answered.into(),
+        };
+        let ended = AssertUnwindSafe(async { operation(attempt.clone()).await }).catch_unwind().await;
+        self.settle(attempt, renewal, ended.map_err(|_| ())).await
+    }
+
+    async fn claim_by_hand(self: Arc<Self>, request: Request, runtime: Handle) -> Claimed {
+        match self.start(request).await {
+            Ok((attempt, renewal)) => Claimed::Run(Running::new(self, runtime, attempt, renewal)),
+            Err(answered) => Claimed::Answered(answered),
+        }
+    }
+
+    /// Claims, and makes the attempt ready to run.
+    async fn start(self: &Arc<Self>, request: Request) -> Result<(Attempt, Option<Renewal>), Answered> {
+        if self.closing.load(Ordering::SeqCst) {
+            return Err(Answered::ShuttingDown);
+        }
+        self.sweeper.ensure_running(self);
+        let (scope, key) = (request.scope.clone(), request.key.clone());
+        let Some(grant) = self.claim(request).await? else {
+            self.counting.unprotected.one();
+            tracing::warn!("the store is unavailable: the operation runs unprotected");
+            return Ok((Attempt::unprotected(scope, key), None));
+        };
+        self.confirm_under_hold(&grant).await?;
+        let attempt = Attempt::protected(&grant, Arc::clone(self));
+        let renewal = self.renewer.register(&attempt, self.settings.max_run);
+        Ok((attempt, Some(renewal)))
+    }
+
+    /// Under hold an attempt says that it starts before it does: what lapses without having said so did nothing.
+    async fn confirm_under_hold(self: &Arc<Self>, grant: &Grant) -> Result<(), Answered> {
+        if self.settings.on_lapse != OnLapse::Hold {
+            return Ok(());
+        }
+        match self.in_time("renew", self.store.renew(grant.owner(), self.settings.lease)).await {
+            Ok(Fenced::Written(())) => Ok(()),
+            Ok(Fenced::Superseded) => {
+                self.counting.superseded.one();
+                Err(Answered::Superseded)
+            }
+            Err(error) => {
+                self.give_back_in_background(grant.owner().clone());
+                Err(Answered::Store(error))
+            }
+        }
+    }
+
+    async fn settle<T: Reply, E>(
+        self: Arc<Self>,
+        attempt: Attempt,
+        renewal: Option<Renewal>,
+        ended: Result<Result<T, E>, ()>,
+    ) -> Outcome<T, E> {
+        let ending = match &ended {
+            Ok(Ok(reply)) => {
+                let response = reply.response();
+                match self.settings.settle.of(response.status()) {
+                    Settle::Complete => Ending::Complete(response),
+                    Settle::Release => self.passing(),
+                    Settle::Forget => Ending::Forget,
+                }
+            }
+            Ok(Err(_)) => self.passing(),
+            Err(()) => {
+                tracing::error!(?attempt, "the operation panicked");
+                self.passing()
+            }
+        };
+        let response = match &ending {
+            Ending::Complete(response) => Some(response.clone()),
+            Ending::Release | Ending::Forget | Ending::Hold => None,
+        };
+        let Some(renewal) = renewal else {
+            return unsettled(ended, true);
+        };
+        match self.persist(&attempt, ending, renewal).await {
+            Persisted::Completed(recorded) if response.as_ref() != Some(&recorded) => Outcome::Recorded(recorded),
+            Persisted::Completed(_) | Persisted::GivenBack => unsettled(ended, true),
+            Persisted::Pending | Persisted::Failed => unsettled(ended, response.is_none()),
+            Persisted::Superseded => Outcome::Superseded,
+        }
+    }
+
+    /// How an attempt ends that did not come to a final outcome.
+    pub(crate) fn passing(&self) -> Ending {
+        match self.settings.on_lapse {
+            OnLapse::Hold => Ending::Hold,
+            OnLapse::TakeOver => Ending::Release,
+        }
+    }
+
+    /// A call of the store, within the time that it may take.
+    pub(crate) async fn in_time<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let timeout = self.settings.store_timeout;
+        let result = match time::timeout(timeout, call).await {
+            Ok(result) => result,
+            Err(_) => {
+                let message = format!("it gave no answer within {timeout:?} (the setting store_timeout)");
+                Err(StoreError::new(StoreErrorKind::Unavailable, self.store.backend(), operation, message))
+            }
+        };
+        if let Err(error) = &result {
+            self.counting.store_errors.one();
+            tracing::warn!(%error, "a call of the store failed");
+        }
+        result
+    }
+
+    fn runtime(&self) -> Result<Handle, StoreError> {
+        Handle::try_current().map_err(|error| {
+            let message = "it was called outside a Tokio runtime; run it inside one";
+            StoreError::new(StoreErrorKind::Configuration, self.store.backend(), "claim", message).with_source(error)
+        })
+    }
+}
+
+/// The outcome of an operation that has nothing recorded to say otherwise.
+fn unsettled<T, E>(ended: Result<Result<T, E>, ()>, stored: bool) -> Outcome<T, E> {
+    match ended {
+        Ok(Ok(reply)) => Outcome::Ran { reply, stored },
+        Ok(Err(error)) => Outcome::Failed(error),
+        Err(()) => Outcome::Panicked,
+    }
+}
+
+impl Request {
+    fn span(&self) -> tracing::Span {
+        tracing::info_span!("idem", scope = ?self.scope, key = ?self.key)
+    }
+}
+
+impl std::fmt::Debug for Idempotency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Inner { store, settings, .. } = &*self.0;
+        f.debug_struct("Idempotency")
+            .field("store", &store.backend())
+            .field("settings", settings)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,129 @@
+//! The second door: settling by hand.
+
+use std::sync::Arc;
+
+use idem_core::Response;
+use tokio::runtime::Handle;
+use tracing::Instrument;
+
+use crate::{
+    Answered, Attempt, Settled,
+    detach::Detached,
+    idempotency::Inner,
+    renew::Renewal,
+    settle::{Ending, Persisted},
+};
+
+/// What [`Idempotency::claim`](crate::Idempotency::claim) comes to.
+#[derive(Debug)]
+#[must_use = "a claim that is dropped keeps its key until its lease lapses"]
+pub enum Claimed {
+    /// Do the operation, then settle.
+    Run(Running),
+    /// Nothing is to be done.
+    Answered(Answered),
+}
+
+/// An attempt that is settled by hand. Its lease is renewed while this value lives, for `max_run` at most.
+///
+/// Settling is not cancelled when its future is dropped. A value that is dropped unsettled leaves its key to the lease:
+/// what it did is not known, so the key is not freed at once, and the next attempt is a repeat.
+#[must_use = "an attempt that is dropped unsettled keeps its key until its lease lapses"]
+pub struct Running {
+    /// None once it is settled.
+    parts: Option<Parts>,
+    /// Whether a caller has it. Until then nothing was done under it.
+    is_delivered: bool,
+}
+
+struct Parts {
+    runner: Arc<Inner>,
+    runtime: Handle,
+    attempt: Attempt,
+    /// None where nothing protects the operation.
+    renewal: Option<Renewal>,
+}
+
+impl Running {
+    pub(crate) fn new(runner: Arc<Inner>, runtime: Handle, attempt: Attempt, renewal: Option<Renewal>) -> Self {
+        Self { parts: Some(Parts { runner, runtime, attempt, renewal }), is_delivered: false }
+    }
+
+    pub(crate) fn deliver(&mut self) {
+        self.is_delivered = true;
+    }
+
+    /// The attempt.
+    pub fn attempt(&self) -> Attempt {
+        match &self.parts {
+            Some(parts) => parts.attempt.clone(),
+            None => unreachable!("the methods that take the parts take the value too"),
+        }
+    }
+
+    /// Records the response. The answer has the recorded one, which is what the client must get.
+    pub async fn complete(self, response: Response) -> Settled {
+        self.settle(|_| Ending::Complete(response)).await
+    }
+
+    /// Gives the key back after an outcome that is not final; under hold the outcome is held, until someone resolves
+    /// it. The next attempt is a repeat.
+    pub async fn release(self) -> Settled {
+        self.settle(Inner::passing).await
+    }
+
+    /// Gives the key back after an attempt that did nothing, so that a corrected request may use it.
+    pub async fn forget(self) -> Settled {
+        self.settle(|_| Ending::Forget).await
+    }
+
+    /// Leaves the outcome unknown until someone resolves it.
+    pub async fn hold(self) -> Settled {
+        self.settle(|_| Ending::Hold).await
+    }
+
+    async fn settle(mut self, ending: impl FnOnce(&Inner) -> Ending) -> Settled {
+        let Some(Parts { runner, runtime, attempt, renewal }) = self.parts.take() else {
+            return Settled::Superseded; // settled before, which taking the value rules out
+        };
+        let ending = ending(&runner);
+        let Some(renewal) = renewal else {
+            return match ending {
+                Ending::Complete(response) => Settled::Completed(response),
+                Ending::Release | Ending::Forget | Ending::Hold => Settled::GivenBack,
+            };
+        };
+        let tracker = runner.tracker.clone();
+        let work = async move { runner.persist(&attempt, ending, renewal).await };
+        match Detached::new(runtime, tracker.track_future(work.in_current_span())).await {
+            Persisted::Completed(recorded) => Settled::Completed(recorded),
+            Persisted::GivenBack => Settled::GivenBack,
+            Persisted::Pending | Persisted::Failed => Settled::Pending,
+            Persisted::Superseded => Settled::Superseded,
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let Some(parts) = self.parts.take() else {
+            return;
+        };
+        let Parts { runner, runtime, attempt, renewal } = parts;
+        if renewal.is_none() {
+            return;
+        }
+        if self.is_delivered {
+            tracing::warn!(?attempt, "an attempt was dropped unsettled; its key is left to its lease");
+        } else {
+            let _runtime = runtime.enter();
+            runner.give_back_in_background(attempt.owner().clone());
+        }
+    }
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Running").field(&self.parts.as_ref().map(|parts| &parts.attempt)).finish()
+    }
+}

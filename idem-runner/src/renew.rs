@@ -1,0 +1,155 @@
+//! Keeping leases alive while operations run.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream};
+use idem_core::{Fenced, Owner, Store};
+use tokio::{
+    task::JoinHandle,
+    time::{self, Instant},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::Attempt;
+
+/// Renewals that are under way at once.
+const AT_ONCE: usize = 64;
+
+/// Renews the leases of all running attempts from one task: a timer or a task for each would cost every request, and a
+/// handler that blocks its thread must not stop its own renewals. The task is there only while attempts are.
+pub(crate) struct Renewer {
+    store: Arc<dyn Store>,
+    lease: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    running: HashMap<u64, Entry>,
+    last: u64,
+    task: Option<JoinHandle<()>>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    owner: Owner,
+    next: Instant,
+    until: Instant,
+    lost: CancellationToken,
+    is_settling: bool,
+}
+
+/// Keeps one lease alive until it is dropped.
+pub(crate) struct Renewal {
+    renewer: Arc<Renewer>,
+    id: u64,
+}
+
+impl Renewer {
+    pub(crate) fn new(store: Arc<dyn Store>, lease: Duration) -> Arc<Self> {
+        Arc::new(Self { store, lease, state: Mutex::default() })
+    }
+
+    /// Renews the attempt's lease from now on, for `max_run` at most.
+    pub(crate) fn register(self: &Arc<Self>, attempt: &Attempt, max_run: Duration) -> Renewal {
+        let now = Instant::now();
+        let entry = Entry {
+            owner: attempt.owner().clone(),
+            next: now + self.interval(),
+            until: now + max_run,
+            lost: attempt.lost(),
+            is_settling: false,
+        };
+        let mut state = self.state();
+        state.last += 1;
+        let id = state.last;
+        state.running.insert(id, entry);
+        // A task ends with its runtime, so one that ended is replaced.
+        if state.task.as_ref().is_none_or(JoinHandle::is_finished) {
+            state.task = Some(tokio::spawn(Arc::clone(self).keep_renewing()));
+        }
+        drop(state);
+        Renewal { renewer: Arc::clone(self), id }
+    }
+
+    async fn keep_renewing(self: Arc<Self>) {
+        loop {
+            time::sleep(self.interval() / 4).await;
+            let Some(due) = self.due() else {
+                return;
+            };
+            stream::iter(due).for_each_concurrent(AT_ONCE, |(id, entry)| self.renew(id, entry)).await;
+        }
+    }
+
+    /// The attempts whose renewal is due; none, and no task any more, if nothing runs.
+    fn due(&self) -> Option<Vec<(u64, Entry)>> {
+        let mut state = self.state();
+        if state.running.is_empty() {
+            state.task = None;
+            return None;
+        }
+        let now = Instant::now();
+        state.running.retain(|_, entry| {
+            let keep = now < entry.until;
+            if !keep {
+                tracing::warn!(key = ?entry.owner.key(), "an attempt ran longer than max_run: its lease is left to lapse");
+            }
+            keep
+        });
+        let interval = self.interval();
+        let due = state.running.iter_mut().filter(|(_, entry)| entry.next <= now);
+        Some(
+            due.map(|(id, entry)| {
+                entry.next = now + interval;
+                (*id, entry.clone())
+            })
+            .collect(),
+        )
+    }
+
+    async fn renew(&self, id: u64, entry: Entry) {
+        // A failed renewal is tried again at the next interval, while there is still a lease to renew.
+        let renewed = time::timeout(self.interval(), self.store.renew(&entry.owner, self.lease)).await;
+        match renewed {
+            Ok(Ok(Fenced::Written(()))) => {}
+            // An attempt that is being settled may have ended by itself: its own write tells.
+            Ok(Ok(Fenced::Superseded)) => {
+                if self.state().running.remove(&id).is_some_and(|entry| !entry.is_settling) {
+                    tracing::warn!(key = ?entry.owner.key(), "an attempt lost its key while it runs");
+                    entry.lost.cancel();
+                }
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "a lease could not be renewed"),
+            Err(_) => tracing::warn!("a lease could not be renewed in time"),
+        }
+    }
+
+    /// Three renewals in a lease: two may fail.
+    fn interval(&self) -> Duration {
+        self.lease / 3
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Renewal {
+    /// From now on a renewal that is answered Superseded does not mean that the key was lost.
+    pub(crate) fn settling(&self) {
+        if let Some(entry) = self.renewer.state().running.get_mut(&self.id) {
+            entry.is_settling = true;
+        }
+    }
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        self.renewer.state().running.remove(&self.id);
+    }
+}

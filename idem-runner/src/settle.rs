@@ -1,0 +1,164 @@
+//! Ending an attempt in the store, through trouble.
+
+use std::{sync::Arc, time::Duration};
+
+use idem_core::{Answer, Claim, Fenced, Owner, Response, State, StoreError, StoreErrorKind};
+use tokio::time::{self, Instant};
+use tracing::Instrument;
+
+use crate::{Attempt, idempotency::Inner, renew::Renewal};
+
+/// How long a client waits for its attempt to be ended. The first try nearly always succeeds; what it could not do goes
+/// on without the client.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How an attempt ends.
+#[derive(Clone, Debug)]
+pub(crate) enum Ending {
+    Complete(Response),
+    Release,
+    Forget,
+    Hold,
+}
+
+/// What came of ending it.
+#[derive(Debug)]
+pub(crate) enum Persisted {
+    /// The record is done with this response.
+    Completed(Response),
+    GivenBack,
+    Superseded,
+    /// Goes on in the background.
+    Pending,
+    /// The store will not have it, or not in time. The key is left to its lease, never freed.
+    Failed,
+}
+
+impl Inner {
+    /// Ends the attempt, for as long as a client should wait; then goes on in the background.
+    pub(crate) async fn persist(self: &Arc<Self>, attempt: &Attempt, ending: Ending, renewal: Renewal) -> Persisted {
+        let patience = PATIENCE.min(self.settings.store_timeout);
+        let mut work = Box::pin(Arc::clone(self).end(attempt.clone(), ending, renewal));
+        match time::timeout(patience, &mut work).await {
+            Ok(persisted) => persisted,
+            Err(_) => {
+                self.tracker.spawn(work.in_current_span());
+                Persisted::Pending
+            }
+        }
+    }
+
+    /// Ends the attempt: again and again, past the lapse too, until the store has it, another attempt took over, or
+    /// the limit is reached. The lease is renewed meanwhile.
+    async fn end(self: Arc<Self>, attempt: Attempt, ending: Ending, renewal: Renewal) -> Persisted {
+        let give_up = Instant::now() + self.settings.completion_limit;
+        let mut backoff = Backoff::default();
+        renewal.settling();
+        loop {
+            let error = match self.in_time("complete", self.write(attempt.owner(), &ending)).await {
+                Ok(Fenced::Written(recorded)) => {
+                    drop(renewal);
+                    return self.ended(recorded);
+                }
+                Ok(Fenced::Superseded) => {
+                    drop(renewal);
+                    return self.lost(&attempt).await;
+                }
+                Err(error) => error,
+            };
+            let pause = backoff.pause();
+            if error.kind() != StoreErrorKind::Unavailable || Instant::now() + pause >= give_up {
+                self.counting.completion_failures.one();
+                tracing::error!(%error, ?attempt, "an attempt could not be ended; its key is left to its lease");
+                return Persisted::Failed;
+            }
+            self.counting.completion_retries.one();
+            time::sleep(pause).await;
+        }
+    }
+
+    async fn write(&self, owner: &Owner, ending: &Ending) -> Result<Fenced<Option<Response>>, StoreError> {
+        let retention = self.settings.retention;
+        let given_back = match ending {
+            Ending::Complete(response) => {
+                return Ok(match self.store.complete(owner, response, retention).await? {
+                    Fenced::Written(recorded) => Fenced::Written(Some(recorded)),
+                    Fenced::Superseded => Fenced::Superseded,
+                });
+            }
+            Ending::Release => self.store.release(owner).await?,
+            Ending::Forget => self.store.forget(owner).await?,
+            Ending::Hold => self.store.hold(owner, retention).await?,
+        };
+        Ok(match given_back {
+            Fenced::Written(()) => Fenced::Written(None),
+            Fenced::Superseded => Fenced::Superseded,
+        })
+    }
+
+    fn ended(&self, recorded: Option<Response>) -> Persisted {
+        match recorded {
+            Some(response) => {
+                self.counting.completed.one();
+                Persisted::Completed(response)
+            }
+            None => {
+                self.counting.released.one();
+                Persisted::GivenBack
+            }
+        }
+    }
+
+    /// The attempt is not the owner (any more): another took over, or it committed its own completion and then gave an
+    /// outcome that is not final. What is recorded is what the client must get.
+    async fn lost(&self, attempt: &Attempt) -> Persisted {
+        if attempt.used_transaction()
+            && let Ok(Some(found)) = self.in_time("read", self.store.read(attempt.scope(), attempt.key())).await
+            && found.record.attempt() == attempt.owner().attempt()
+            && let State::Done(response) = found.record.state
+        {
+            return self.ended(Some(response));
+        }
+        attempt.mark_lost();
+        self.counting.superseded.one();
+        tracing::warn!(?attempt, "the attempt lost its key while it ran; its outcome is not the recorded one");
+        Persisted::Superseded
+    }
+
+    /// Takes back a claim that may have been written although its reply never came: nobody will run it, so its key
+    /// should not stay locked for a lease. One try after the store's trouble may have passed, and no memory of many.
+    pub(crate) fn take_back_in_background(self: &Arc<Self>, claim: Claim) {
+        let runner = Arc::clone(self);
+        let work = async move {
+            time::sleep(PATIENCE).await;
+            let claimed = runner.in_time("claim", idem_core::claim(&*runner.store, &claim)).await;
+            if let Ok(Answer::Claimed(grant) | Answer::TakenOver(grant)) = claimed {
+                let _ = runner.in_time("forget", runner.store.forget(grant.owner())).await;
+            }
+        };
+        self.tracker.spawn(work.in_current_span());
+    }
+
+    /// Gives back a key whose attempt never started.
+    pub(crate) fn give_back_in_background(self: &Arc<Self>, owner: Owner) {
+        let runner = Arc::clone(self);
+        let work = async move {
+            let _ = runner.in_time("forget", runner.store.forget(&owner)).await;
+        };
+        self.tracker.spawn(work.in_current_span());
+    }
+}
+
+/// Longer and longer pauses between tries: 20 ms, doubled up to 5 seconds.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    tries: u32,
+}
+
+impl Backoff {
+    pub(crate) fn pause(&mut self) -> Duration {
+        let pause = Duration::from_millis(20 << self.tries.min(8)).min(Duration::from_secs(5));
+        self.tries += 1;
+        pause
+    }
+}
