@@ -123,6 +123,10 @@ impl Problem {
         self
     }
 
+    pub(crate) fn code(&self) -> Code {
+        self.code
+    }
+
     pub(crate) fn key(header: &str, error: KeyError) -> Self {
         let code = match error {
             KeyError::Missing => Code::KeyMissing,
@@ -191,6 +195,11 @@ impl Problem {
         Self { detail: detail.into(), ..Self::store(error) }
     }
 
+    #[cfg(feature = "axum")]
+    pub(crate) fn no_attempt() -> Self {
+        Self::new(Code::OperationFailed, "the server is set up wrongly for this request; nothing was done")
+    }
+
     pub(crate) fn shutting_down() -> Self {
         let detail = "the server is shutting down and did not process the request; retry it with the same key";
         Self::new(Code::ShuttingDown, detail).retry_after(1)
@@ -234,7 +243,7 @@ impl ProblemStyle {
         response
     }
 
-    fn json(&self, problem: &Problem, status: StatusCode) -> String {
+    pub(crate) fn json(&self, problem: &Problem, status: StatusCode) -> String {
         let code = problem.code.as_str();
         let kind = text(&format!("{}{code}", self.base));
         let (title, detail) = (text(problem.code.title()), text(&problem.detail));
