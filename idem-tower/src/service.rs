@@ -198,26 +198,24 @@ impl Config {
         if let Some(problem) = parts.extensions.remove::<Problem>() {
             return self.failed(&method, &problem);
         }
-        if parts.extensions.get::<DoNotStore>().is_some() {
-            let recorded = Recorded::new(parts.status.as_u16()).with_kept(Kept::NotRetained(NotRetained::Secret));
-            return Given { recorded, response: Response::from_parts(parts, Body::new(body)) };
-        }
-        match collect(body, self.max_response).await {
+        let is_secret = parts.extensions.get::<DoNotStore>().is_some();
+        let (body, kept, trailers) = match collect(body, self.max_response).await {
             Ok(Collected::Whole { data, trailers }) => {
-                let recorded = self.rules.record(&method, &parts, Kept::Kept(data.clone()), trailers.as_ref());
-                Given { recorded, response: Response::from_parts(parts, Body::buffered(data, trailers)) }
+                (Body::buffered(data.clone(), trailers.clone()), Kept::Kept(data), trailers)
             }
-            Ok(Collected::TooLarge(body)) => {
-                let kept = Kept::NotRetained(NotRetained::TooLarge);
-                let recorded = self.rules.record(&method, &parts, kept, None);
-                Given { recorded, response: Response::from_parts(parts, body) }
-            }
+            Ok(Collected::TooLarge(body)) => (body, Kept::NotRetained(NotRetained::TooLarge), None),
             Err(error) => {
                 let error = error.into();
                 tracing::error!(%error, "the handler's response broke off");
-                self.failed(&method, &Problem::operation_failed())
+                return self.failed(&method, &Problem::operation_failed());
             }
-        }
+        };
+        let recorded = if is_secret {
+            Recorded::new(parts.status.as_u16()).with_kept(Kept::NotRetained(NotRetained::Secret))
+        } else {
+            self.rules.record(&method, &parts, kept, trailers.as_ref())
+        };
+        Given { recorded, response: Response::from_parts(parts, body) }
     }
 
     /// A problem in place of the handler's response. It settles by the status of the table, whatever status it is sent
