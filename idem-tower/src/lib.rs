@@ -134,7 +134,7 @@ pub use axum::{CommitProblem, CurrentAttempt, NoAttempt};
 pub use body::Body;
 pub use config::{Anonymous, Builder, ConfigError, DEFAULT_MAX_BYTES, Refusal};
 pub use future::ResponseFuture;
-pub use header::{KeyError, Mode, parse};
+pub use header::{KeyError, Mode, parse as parse_key};
 pub use headers::{record, respond};
 pub use layer::IdempotencyLayer;
 pub use problem::Code;

@@ -21,7 +21,7 @@ use crate::{
     config::Config,
     fingerprint::anonymous_scope,
     headers::{NOT_STORED, respond_in},
-    parse,
+    parse_key,
     problem::Problem,
 };
 
@@ -121,7 +121,7 @@ where
     request.extensions_mut().insert(attempt);
     poll_fn(|cx| inner.poll_ready(cx)).await?;
     let response = inner.call(request).await?;
-    Ok(config.collect(method, response).await)
+    Ok(config.read_response(method, response).await)
 }
 
 /// A request that may be claimed.
@@ -150,8 +150,9 @@ impl Config {
             return Err(self.problem(&Problem::principal_missing()));
         }
         let lines = parts.headers.get_all(&self.header).into_iter().map(HeaderValue::as_bytes);
-        let key = parse(lines, self.mode).map_err(|error| self.problem(&Problem::key(self.header.as_str(), error)))?;
-        let (data, trailers) = self.read(body).await?;
+        let key =
+            parse_key(lines, self.mode).map_err(|error| self.problem(&Problem::key(self.header.as_str(), error)))?;
+        let (data, trailers) = self.read_request(body).await?;
         if let Some(validate) = &self.validate {
             validate(parts, &data).map_err(|refusal| Box::new(refusal.into_response()))?;
         }
@@ -164,7 +165,7 @@ impl Config {
         Ok(Prepared { claim, body: Body::buffered(data, trailers) })
     }
 
-    async fn read<B>(&self, body: B) -> Result<(Bytes, Option<HeaderMap>), Box<Response<Body>>>
+    async fn read_request<B>(&self, body: B) -> Result<(Bytes, Option<HeaderMap>), Box<Response<Body>>>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -189,7 +190,7 @@ impl Config {
     }
 
     /// Reads the handler's response as far as it is stored.
-    async fn collect<R>(&self, method: Method, response: Response<R>) -> Given
+    async fn read_response<R>(&self, method: Method, response: Response<R>) -> Given
     where
         R: http_body::Body<Data = Bytes> + Send + 'static,
         R::Error: Into<BoxError>,
@@ -258,6 +259,9 @@ impl Config {
     }
 
     fn replay(&self, recorded: &Recorded, stored_at: Timestamp) -> Response<Body> {
+        if !matches!(recorded.body(), Kept::Kept(_)) {
+            return *self.problem(&Problem::not_retained());
+        }
         let mut response = respond_in(&self.style, recorded);
         let marker = &self.rules.marker;
         response.headers_mut().insert(marker.clone(), HeaderValue::from_static("true"));

@@ -105,7 +105,8 @@ async fn a_conflict_tells_the_time_left_and_after_the_lapse_the_next_request_tak
 // case 075
 #[tokio::test]
 async fn while_the_store_is_down_nothing_runs_and_clients_are_told_when_to_retry() {
-    let (setup, count) = (Setup::new(), Count::default());
+    let setup = Setup::with(|builder| builder.store_timeout(Duration::from_millis(50)));
+    let count = Count::default();
     let runs = count.clone();
     let app = setup.app(on_post(move || async move { runs.up().to_string() }));
     setup.store.claims_fail(true);
@@ -139,7 +140,9 @@ async fn a_store_that_will_not_recover_by_itself_gives_no_time_to_retry() {
 // case 075
 #[tokio::test]
 async fn running_unprotected_is_an_explicit_choice_and_counted() {
-    let setup = Setup::with(|builder| builder.on_unavailable(OnUnavailable::RunUnprotected));
+    let setup = Setup::with(|builder| {
+        builder.on_unavailable(OnUnavailable::RunUnprotected).store_timeout(Duration::from_millis(50))
+    });
     setup.store.claims_fail(true);
     let app = setup.app(on_post(|| async { "ran" }));
     assert_eq!(app.send(post("k", "{}")).await.text(), "ran");

@@ -3,7 +3,9 @@
 use std::{
     convert::Infallible,
     future::pending,
+    pin::pin,
     sync::{Arc, atomic::Ordering},
+    task::{Context, Waker},
 };
 
 use axum::{
@@ -12,8 +14,8 @@ use axum::{
     middleware,
     routing::post as on_post,
 };
-use bytes::Bytes;
 use http::Response;
+use http_body_util::BodyExt;
 use idem_runner::Attempt;
 use idem_tower::Body;
 use tokio::sync::Semaphore;
@@ -25,7 +27,7 @@ use tower::{
     util::BoxCloneService,
 };
 
-use crate::support::{Answer, App, Count, Gate, Setup, Tenant, authenticate, post, request, within};
+use crate::support::{Answer, App, Chunks, Count, Gate, Setup, Tenant, authenticate, post, request, within};
 
 #[derive(Clone)]
 struct Marker(&'static str);
@@ -50,15 +52,18 @@ async fn extensions_the_matched_path_and_the_original_path_arrive_at_the_handler
 }
 
 #[tokio::test]
-async fn the_handler_gets_the_body_as_it_was_sent() {
+async fn the_handler_gets_the_body_and_its_trailers_as_they_were_sent() {
     let setup = Setup::new();
-    let app = setup.app(on_post(|headers: http::HeaderMap, body: Bytes| async move {
-        assert_eq!(headers["idempotency-key"], "k");
-        body
+    let app = setup.app(on_post(|request: Request| async move {
+        assert_eq!(request.headers()["idempotency-key"], "k");
+        let collected = request.into_body().collect().await.unwrap();
+        assert_eq!(collected.trailers().unwrap()["checksum"], "9");
+        collected.to_bytes()
     }));
-    let sent = b"{ \"a\" : 1e2,\0\xff }".to_vec();
-    let answer = app.send(post("k", sent.clone())).await;
-    assert_eq!(answer.body, sent);
+    let trailers = http::HeaderMap::from_iter([(http::HeaderName::from_static("checksum"), "9".parse().unwrap())]);
+    let sent = Chunks::of(&["{ \"a\" :", " 1e2,\0 }"]).then_trailers(trailers);
+    let answer = app.send(post("k", axum::body::Body::new(sent))).await;
+    assert_eq!(answer.text(), "{ \"a\" : 1e2,\0 }");
 }
 
 #[cfg(feature = "axum")]
@@ -161,6 +166,19 @@ async fn a_replay_does_not_wait_for_an_inner_service_that_is_not_ready() {
     let _all = permits.acquire().await.unwrap();
     let replay = within(service.clone().oneshot(authenticated("k"))).await.unwrap();
     assert!(Answer::of(replay).await.is_replay());
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_covered_waits_for_the_inner_service_to_be_ready() {
+    let setup = Setup::new();
+    let permits = Arc::new(Semaphore::new(0));
+    let limit = tower::limit::GlobalConcurrencyLimitLayer::with_semaphore(permits.clone());
+    let handler = service_fn(|_: http::Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::from("done"))) });
+    let service = ServiceBuilder::new().layer(setup.layer().build().unwrap()).layer(limit).service(handler);
+    let mut response = pin!(service.oneshot(request("GET", "/", "k", "")));
+    assert!(response.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    permits.add_permits(1);
+    assert_eq!(Answer::of(within(response).await.unwrap()).await.text(), "done");
 }
 
 // case 066
