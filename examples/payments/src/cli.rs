@@ -145,7 +145,8 @@ fn needed<T>(command: &str, option: &str, value: Option<T>) -> Result<T, UsageEr
 
 fn address(parser: &mut Parser) -> Result<SocketAddr, UsageError> {
     let text = parser.value()?.string()?;
-    text.parse().map_err(|_| UsageError(format!("--listen {text}: it is an IP address and a port, such as 127.0.0.1:0")))
+    text.parse()
+        .map_err(|_| UsageError(format!("--listen {text}: it is an IP address and a port, such as 127.0.0.1:0")))
 }
 
 fn time(option: &str, parser: &mut Parser) -> Result<Duration, UsageError> {

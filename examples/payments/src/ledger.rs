@@ -43,6 +43,13 @@ pub(crate) enum Reservation {
 #[derive(Debug)]
 pub(crate) struct LedgerError(String);
 
+impl LedgerError {
+    /// A payment that can't be written down.
+    pub(crate) fn unwritable(error: serde_json::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
 impl std::fmt::Display for LedgerError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the ledger: {}", self.0)

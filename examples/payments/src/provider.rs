@@ -4,7 +4,9 @@
 
 use std::{
     collections::HashMap,
+    future::{Future, IntoFuture},
     hash::{BuildHasher, RandomState},
+    net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -18,7 +20,7 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::client::Client;
+use crate::{Failure, client::Client, server::listen};
 
 /// How long the provider may take beyond the delay that was asked for.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
@@ -30,7 +32,7 @@ pub(crate) const DELAY: &str = "x-delay-ms";
 #[derive(Clone)]
 pub(crate) enum Provider {
     Here(Arc<Charges>),
-    At(Client),
+    At(Box<Client>),
 }
 
 /// What is to be charged.
@@ -107,11 +109,7 @@ impl Charges {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         made.calls += 1;
         if let Some((charged, charge_id)) = made.by_key.get(key) {
-            return if charged == order {
-                Ok(charge_id.clone())
-            } else {
-                Err("this key charged another order".into())
-            };
+            return if charged == order { Ok(charge_id.clone()) } else { Err("this key charged another order".into()) };
         }
         // Random, so that a second charge of one key, after the first was lost, can't look like the first.
         let charge_id = format!("ch_{:016x}", RandomState::new().hash_one(key));
@@ -125,8 +123,19 @@ impl Charges {
     }
 }
 
-/// The provider as a process of its own.
-pub(crate) fn router() -> Router {
+/// The provider as a process of its own, until `stop` ends.
+pub(crate) async fn serve(address: SocketAddr, stop: impl Future<Output = ()>) -> Result<(), Failure> {
+    let listener = listen(address).await?;
+    tokio::select! {
+        served = axum::serve(listener, router()).into_future() => {
+            served.map_err(|error| format!("serving ended: {error}"))?;
+        }
+        () = stop => {}
+    }
+    Ok(())
+}
+
+fn router() -> Router {
     Router::new()
         .route("/charges", post(charge))
         .route("/totals", get(async |State(charges): State<Arc<Charges>>| Json(charges.totals())))

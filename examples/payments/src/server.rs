@@ -6,7 +6,7 @@
 mod faults;
 mod pay;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Json, Router,
@@ -19,16 +19,18 @@ use axum::{
 use bytes::Bytes;
 use idem::{
     FieldSelector, Idempotency, Key, Retention, Scope, State as RecordState,
-    tower::{IdempotencyLayer, Refusal},
+    sqlite::SqliteStore,
+    tower::{Body, IdempotencyLayer, Refusal},
 };
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 use self::faults::Faults;
 use crate::{
+    Failure,
     cli::Serve,
     client::Client,
-    ledger::Ledger,
+    ledger::{Ledger, SqliteLedger},
     model::{Payment, PaymentRequest, Tenant, Totals},
     problem::problem,
     provider::{Charges, Provider},
@@ -42,7 +44,7 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(60);
 struct Service {
     idempotency: Idempotency,
     ledger: Ledger,
-    together: Option<(idem::sqlite::SqliteStore, crate::ledger::SqliteLedger)>,
+    together: Option<(SqliteStore, SqliteLedger)>,
     provider: Provider,
 }
 
@@ -58,12 +60,12 @@ pub(crate) struct RecordLine {
 }
 
 /// Serves until `stop` ends, then finishes what was claimed.
-pub(crate) async fn serve(
-    options: Serve,
-    announce: impl FnOnce(&str) -> std::io::Result<()>,
-    stop: impl Future<Output = ()>,
-) -> Result<(), String> {
+pub(crate) async fn serve(options: Serve, stop: impl Future<Output = ()>) -> Result<(), Failure> {
     let (store_url, ledger_url) = (options.store.clone(), options.ledger.clone());
+    let provider = match &options.provider {
+        Some(url) => Provider::At(Box::new(Client::new(provider_url(url).map_err(Failure::Usage)?))),
+        None => Provider::Here(Arc::new(Charges::default())),
+    };
     let opened = tokio::task::spawn_blocking(move || storage::open(&store_url, ledger_url.as_deref())).await;
     let Storage { store, ledger, together } = opened.map_err(|error| error.to_string())??;
     store.check().await.map_err(|error| format!("--store: {error}"))?;
@@ -77,18 +79,11 @@ pub(crate) async fn serve(
     if let Some(retention) = options.retention {
         builder = builder.retention(Retention::new(retention));
     }
-    let idempotency = builder.build().map_err(|error| error.to_string())?;
-    let provider = match &options.provider {
-        Some(url) => Provider::At(Client::new(provider_url(url)?)),
-        None => Provider::Here(Arc::new(Charges::default())),
-    };
+    let idempotency = builder.build().map_err(|error| Failure::Usage(error.to_string()))?;
     let service = Arc::new(Service { idempotency: idempotency.clone(), ledger, together, provider });
     let app = router(service)?;
 
-    let listener = TcpListener::bind(options.listen).await.map_err(|error| format!("--listen {}: {error}", options.listen))?;
-    let address = listener.local_addr().map_err(|error| error.to_string())?;
-    announce(&format!("listening on http://{address}")).map_err(|error| format!("standard output: {error}"))?;
-
+    let listener = listen(options.listen).await?;
     let (stopping, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = axum::serve(listener, app).with_graceful_shutdown(async move {
         let _ = stopped.await; // an end of the sender is a stop too
@@ -101,9 +96,17 @@ pub(crate) async fn serve(
     let settled = idempotency.shutdown(SHUTDOWN_LIMIT).await;
     match answered {
         Ok(Ok(Ok(()))) if settled => Ok(()),
-        Ok(Ok(Err(error))) => Err(format!("serving ended: {error}")),
-        _ => Err(format!("not everything ended within {SHUTDOWN_LIMIT:?}; what did not is left to its lease")),
+        Ok(Ok(Err(error))) => Err(format!("serving ended: {error}").into()),
+        _ => Err(format!("not everything ended within {SHUTDOWN_LIMIT:?}; what did not is left to its lease").into()),
     }
+}
+
+/// Listens, and says where.
+pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
+    let listener = TcpListener::bind(address).await.map_err(|error| format!("--listen {address}: {error}"))?;
+    let address = listener.local_addr().map_err(|error| error.to_string())?;
+    crate::say(&format!("listening on http://{address}"))?;
+    Ok(listener)
 }
 
 fn provider_url(url: &str) -> Result<&str, String> {
@@ -118,9 +121,8 @@ fn router(service: Arc<Service>) -> Result<Router, String> {
         .validate(validate)
         .build()
         .map_err(|error| error.to_string())?;
-    let payments = Router::new()
-        .route("/payments", post(pay::pay).layer(idempotent).get(list))
-        .layer(from_fn(authenticate));
+    let payments =
+        Router::new().route("/payments", post(pay::pay).layer(idempotent).get(list)).layer(from_fn(authenticate));
     Ok(Router::new()
         .route("/debug/totals", get(totals))
         .route("/debug/records/{tenant}/{key}", get(record))
@@ -149,7 +151,8 @@ fn scope_of(parts: &Parts) -> Option<Scope> {
 
 /// What the client can correct: refused before the claim, so that the key stays free.
 fn validate(parts: &Parts, body: &Bytes) -> Result<(), Refusal> {
-    let refused = |detail: String| problem(StatusCode::BAD_REQUEST, "invalid-payment", "Invalid payment", &detail);
+    let refused =
+        |detail: String| problem(StatusCode::BAD_REQUEST, "invalid-payment", "Invalid payment", &detail).map(Body::new);
     Faults::parse(&parts.headers).map_err(refused)?;
     PaymentRequest::parse(body).map_err(refused)?;
     Ok(())
@@ -165,8 +168,7 @@ async fn list(
 async fn totals(State(service): State<Arc<Service>>) -> Result<Json<Totals>, Response> {
     let provider = service.provider.totals().await.map_err(|error| unavailable(&error))?;
     let payment_rows = service.ledger.count().await.map_err(|error| unavailable(&error))?;
-    let totals =
-        Totals { provider_calls: provider.calls, distinct_charges: provider.distinct_charges, payment_rows };
+    let totals = Totals { provider_calls: provider.calls, distinct_charges: provider.distinct_charges, payment_rows };
     Ok(Json(totals))
 }
 

@@ -7,7 +7,10 @@ use std::{
 
 use idem::{Store, sqlite::SqliteStore};
 
-use crate::ledger::{Ledger, MemoryLedger, SqliteLedger};
+use crate::{
+    Failure,
+    ledger::{Ledger, MemoryLedger, SqliteLedger},
+};
 
 /// The store, the ledger, and whether they share a database.
 pub(crate) struct Storage {
@@ -19,14 +22,17 @@ pub(crate) struct Storage {
 }
 
 /// Opens both. Blocks.
-pub(crate) fn open(store_url: &str, ledger_url: Option<&str>) -> Result<Storage, String> {
+pub(crate) fn open(store_url: &str, ledger_url: Option<&str>) -> Result<Storage, Failure> {
     let ledger_file = match ledger_url {
         None => None,
         Some("memory:") => Some(None),
-        Some(url) => Some(Some(sqlite_path(url).ok_or("--ledger: it is memory: or sqlite:PATH")?)),
+        Some(url) => {
+            let usage = || Failure::Usage("--ledger: it is memory: or sqlite:PATH".into());
+            Some(Some(sqlite_path(url).ok_or_else(usage)?))
+        }
     };
     let Some(store_path) = sqlite_path(store_url) else {
-        let store = idem::open(store_url).map_err(|error| format!("--store: {error}"))?;
+        let store = idem::open(store_url).map_err(|error| Failure::Usage(format!("--store: {error}")))?;
         let ledger = match ledger_file.flatten() {
             Some(path) => Ledger::Sqlite(open_ledger(&path)?),
             None => Ledger::Memory(Arc::new(MemoryLedger::default())),
@@ -86,7 +92,7 @@ mod tests {
             ("memory:", None, false),
             ("memory:", Some(&other), false),
         ] {
-            let storage = open(store, ledger).unwrap();
+            let storage = open(store, ledger).ok().unwrap();
             assert_eq!(storage.together.is_some(), together, "{store} {ledger:?}");
             let is_memory = ledger.unwrap_or(store) == "memory:";
             assert_eq!(matches!(storage.ledger, Ledger::Memory(_)), is_memory, "{store} {ledger:?}");
@@ -99,10 +105,15 @@ mod tests {
             ("mysql://u:secret@h", None, "--store: there is no store for mysql: URLs"),
             ("sqlite:", None, "--store: the sqlite: URL is malformed"),
             ("memory:", Some("mysql://u:secret@h"), "--ledger: it is memory: or sqlite:PATH"),
-            ("sqlite:missing/a.db", None, "missing/a.db"),
         ] {
-            let error = open(store, ledger).err().unwrap();
-            assert!(error.contains(part) && !error.contains("secret"), "{error}");
+            let Some(Failure::Usage(problem)) = open(store, ledger).err() else {
+                panic!("{store} {ledger:?} is no mistake in the command line");
+            };
+            assert!(problem.contains(part) && !problem.contains("secret"), "{problem}");
         }
+        let Some(Failure::Run(problem)) = open("sqlite:missing/a.db", None).err() else {
+            panic!("a file in a folder that is not there was opened");
+        };
+        assert!(problem.contains("missing/a.db"), "{problem}");
     }
 }

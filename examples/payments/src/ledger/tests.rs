@@ -49,9 +49,12 @@ async fn a_payment_written_again_under_its_downstream_key_is_the_one_that_was_fi
 async fn a_cart_is_reserved_once_per_tenant_and_stays_its_payments_own() {
     let (_folder, ledgers) = ledgers();
     for ledger in ledgers {
-        for (number, key, expected) in
-            [(7, "a", Reservation::Own), (7, "b", Reservation::Taken), (7, "a", Reservation::Own), (8, "c", Reservation::Own)]
-        {
+        for (number, key, expected) in [
+            (7, "a", Reservation::Own),
+            (7, "b", Reservation::Taken),
+            (7, "a", Reservation::Own),
+            (8, "c", Reservation::Own),
+        ] {
             assert_eq!(ledger.reserve(&tenant(number), "cart-1", key).await.unwrap(), expected, "{number} {key}");
         }
     }

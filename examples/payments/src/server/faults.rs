@@ -65,9 +65,13 @@ mod tests {
 
     #[test]
     fn a_fault_that_can_not_be_read_is_refused_rather_than_left_out() {
-        for (name, value) in
-            [("x-delay-ms", "soon"), ("x-delay-ms", "-1"), ("x-delay-ms", "3600001"), ("x-fail", "500"), ("x-crash", "")]
-        {
+        for (name, value) in [
+            ("x-delay-ms", "soon"),
+            ("x-delay-ms", "-1"),
+            ("x-delay-ms", "3600001"),
+            ("x-fail", "500"),
+            ("x-crash", ""),
+        ] {
             let problem = parsed(name, value).unwrap_err();
             assert!(problem.to_ascii_lowercase().starts_with(name), "{problem}");
         }

@@ -9,7 +9,11 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use idem::{Attempt, CommitError, sqlite::SqliteStore, tower::CurrentAttempt};
+use idem::{
+    Attempt, CommitError,
+    sqlite::SqliteStore,
+    tower::{CommitProblem, CurrentAttempt, respond},
+};
 
 use super::{Service, faults::Faults, unavailable};
 use crate::{
@@ -67,9 +71,8 @@ pub(super) async fn pay(
     };
     match &service.together {
         Some((store, ledger)) => match commit_together(store, ledger, payment, attempt).await {
-            Ok(recorded) => idem::tower::respond(&recorded).into_response(),
-            // Whatever this says, the layer answers for an attempt that lost its key.
-            Err(error) => unavailable(&error),
+            Ok(recorded) => respond(&recorded).into_response(),
+            Err(error) => error.into_response(),
         },
         // The row first: if the record is not written any more, the next attempt finds the row under its key.
         None => match service.ledger.insert(payment).await {
@@ -90,7 +93,7 @@ async fn commit_together(
     let commit = move |connection: &mut rusqlite::Connection| {
         let transaction = crate::ledger::begin(connection).map_err(LedgerError::from)?;
         let payment = insert_payment(&transaction, &payment)?;
-        let body = serde_json::to_vec(&payment).map_err(|error| NotCommitted(error.to_string()))?;
+        let body = serde_json::to_vec(&payment).map_err(LedgerError::unwritable)?;
         let response = idem::Response::new(StatusCode::CREATED.as_u16())
             .with_header(header::CONTENT_TYPE.as_str(), "application/json")
             .with_body(body);
@@ -100,22 +103,28 @@ async fn commit_together(
 }
 
 /// Why row and record were not written.
-struct NotCommitted(String);
+enum NotCommitted {
+    Row(LedgerError),
+    Record(CommitError),
+}
 
-impl std::fmt::Display for NotCommitted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+impl IntoResponse for NotCommitted {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Row(error) => unavailable(&error),
+            Self::Record(error) => CommitProblem(error).into_response(),
+        }
     }
 }
 
 impl From<LedgerError> for NotCommitted {
     fn from(error: LedgerError) -> Self {
-        Self(error.to_string())
+        Self::Row(error)
     }
 }
 
 impl From<CommitError> for NotCommitted {
     fn from(error: CommitError) -> Self {
-        Self(error.to_string())
+        Self::Record(error)
     }
 }
