@@ -230,9 +230,15 @@ impl<'a> Stage<'a> {
     async fn totals(&self, report: &mut Report) -> Result<(), String> {
         let totals = self.fetch_totals().await?;
         crate::say("")?;
-        report.total("provider calls", totals.provider_calls, 5)?;
-        report.total("distinct charges", totals.distinct_charges, 4)?;
-        report.total("payment rows", totals.payment_rows, 4)
+        for (name, seen, expected) in [
+            ("provider calls", totals.provider_calls, 5),
+            ("distinct charges", totals.distinct_charges, 4),
+            ("payment rows", totals.payment_rows, 4),
+        ] {
+            crate::say(&format!("{name} = {seen}"))?;
+            report.total(name, seen, expected);
+        }
+        Ok(())
     }
 
     async fn records(&self, report: &mut Report) -> Result<(), String> {
@@ -240,7 +246,9 @@ impl<'a> Stage<'a> {
         for (tenant, key, attempt) in [(7, "k-1", 1), (7, "k-2", 1), (7, "k-3", 2), (8, "k-1", 1)] {
             let reply = self.client().get(&format!("/debug/records/{tenant}/{key}"), &[], LIMIT).await?;
             let record: Option<RecordLine> = if reply.status == 200 { Some(json(&reply)?) } else { None };
-            report.record(tenant, key, record, attempt)?;
+            let shown = record.as_ref().map_or("absent".into(), ToString::to_string);
+            crate::say(&format!("  {tenant:<6}  {key:<3}  {shown}"))?;
+            report.record(tenant, key, record.as_ref(), attempt);
         }
         Ok(())
     }

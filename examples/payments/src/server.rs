@@ -6,7 +6,7 @@
 mod faults;
 mod pay;
 
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{fmt, future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Json, Router,
@@ -40,6 +40,9 @@ use crate::{
 /// How long a shutdown waits for what was claimed.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(60);
 
+/// How long it waits after that for connections to close.
+const CLOSING_LIMIT: Duration = Duration::from_secs(3);
+
 /// What the handlers share.
 struct Service {
     idempotency: Idempotency,
@@ -57,6 +60,14 @@ pub(crate) struct RecordLine {
     pub(crate) status: Option<u16>,
     pub(crate) attempt: u32,
     pub(crate) takeovers: u32,
+}
+
+impl fmt::Display for RecordLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { state, status, attempt, takeovers } = self;
+        let status = status.map_or("none".into(), |status| status.to_string());
+        write!(f, "{state:<11}  {status:<6}  {attempt:<7}  {takeovers}")
+    }
 }
 
 /// Serves until `stop` ends, then finishes what was claimed.
@@ -91,12 +102,11 @@ pub(crate) async fn serve(options: Serve, stop: impl Future<Output = ()>) -> Res
     let serving = tokio::spawn(serving.into_future());
     stop.await;
     drop(stopping);
-    // Requests that were accepted are answered; then whatever goes on without its client is finished too.
-    let answered = tokio::time::timeout(SHUTDOWN_LIMIT, serving).await;
     let settled = idempotency.shutdown(SHUTDOWN_LIMIT).await;
-    match answered {
-        Ok(Ok(Ok(()))) if settled => Ok(()),
+    // Every answer is there now, and is written; a client that is silent meanwhile is not waited for for long.
+    match tokio::time::timeout(CLOSING_LIMIT, serving).await {
         Ok(Ok(Err(error))) => Err(format!("serving ended: {error}").into()),
+        _ if settled => Ok(()),
         _ => Err(format!("not everything ended within {SHUTDOWN_LIMIT:?}; what did not is left to its lease").into()),
     }
 }
@@ -195,7 +205,7 @@ async fn record(
 }
 
 /// A failure of something behind this service. Retrying is safe: a status of 5xx is never recorded.
-fn unavailable(error: &dyn std::fmt::Display) -> Response {
+fn unavailable(error: &dyn fmt::Display) -> Response {
     tracing::warn!("{error}");
     let detail = "something that this service needs failed; try again with the same Idempotency-Key";
     problem(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Unavailable", detail)

@@ -42,3 +42,13 @@ async fn servers_and_providers_without_work_end_at_once_with_0() {
         assert_eq!(process.ended().await, Some(0));
     }
 }
+
+#[tokio::test]
+async fn a_client_that_connects_and_says_nothing_does_not_keep_a_server_from_ending() {
+    let server = Process::serve("memory:", &[]).await;
+    let silent = tokio::net::TcpStream::connect(server.url.strip_prefix("http://").unwrap()).await.unwrap();
+    assert_eq!(server.pay("k-1", BODY, &[]).await.status, 201);
+    server.signal("-TERM").await;
+    assert_eq!(server.ended().await, Some(0));
+    drop(silent);
+}
