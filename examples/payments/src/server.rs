@@ -132,7 +132,7 @@ fn router(service: Arc<Service>) -> Result<Router, String> {
         .build()
         .map_err(|error| error.to_string())?;
     let payments =
-        Router::new().route("/payments", post(pay::pay).layer(idempotent).get(list)).layer(from_fn(authenticate));
+        Router::new().route("/payments", post(pay::pay).layer(idempotent).get(list)).route_layer(from_fn(authenticate));
     Ok(Router::new()
         .route("/debug/totals", get(totals))
         .route("/debug/records/{tenant}/{key}", get(record))
