@@ -33,6 +33,192 @@ use crate::{
 ///   left taken.
 /// - **Bounded.** Each method ends by itself, within a time limit of the store's own, with an error of kind unavailable
 ///   where it can't answer.
+///
+/// # A whole store
+///
+/// One lock around *find, decide, write* is all that atomic asks for. It keeps records in memory, as bytes, and judges
+/// by a clock that its test moves; the crate `idem-conformance` has the suite that it must pass.
+///
+/// ```
+/// use std::{
+///     collections::BTreeMap,
+///     num::NonZeroUsize,
+///     sync::{Mutex, MutexGuard, PoisonError},
+///     time::Duration,
+/// };
+///
+/// use idem_core::{machine::{self, Decision}, *};
+///
+/// type Records = BTreeMap<(Scope, Key), Vec<u8>>;
+///
+/// struct TinyStore {
+///     records: Mutex<Records>,
+///     clock: ManualClock,
+/// }
+///
+/// impl TinyStore {
+///     fn lock(&self) -> MutexGuard<'_, Records> {
+///         self.records.lock().unwrap_or_else(PoisonError::into_inner)
+///     }
+///
+///     /// Finds, decides and writes under the lock.
+///     fn step<A>(
+///         &self,
+///         operation: &'static str,
+///         (scope, key): (&Scope, &Key),
+///         decide: impl FnOnce(Option<&Record>, Timestamp) -> Decision<A>,
+///     ) -> Result<Decision<A>, StoreError> {
+///         let mut records = self.lock();
+///         let place = (scope.clone(), key.clone());
+///         let found = match records.get(&place) {
+///             Some(bytes) => Some(decode(operation, bytes)?),
+///             None => None,
+///         };
+///         let decision = decide(found.as_ref(), self.clock.now());
+///         if let Some(record) = &decision.write {
+///             records.insert(place, record.encode());
+///         }
+///         Ok(decision)
+///     }
+/// }
+///
+/// fn decode(operation: &'static str, bytes: &[u8]) -> Result<Record, StoreError> {
+///     Record::decode(bytes.to_vec()).map_err(|error| StoreError::undecodable("tiny", operation, error))
+/// }
+///
+/// fn of(owner: &Owner) -> (&Scope, &Key) {
+///     (owner.scope(), owner.key())
+/// }
+///
+/// #[async_trait]
+/// impl Store for TinyStore {
+///     fn backend(&self) -> &'static str {
+///         "tiny"
+///     }
+///
+///     async fn claim(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
+///         let mut records = self.lock();
+///         let (place, now) = ((claim.scope().clone(), claim.key().clone()), self.clock.now());
+///         let found = match records.get(&place) {
+///             Some(bytes) => Some(decode("claim", bytes)?),
+///             None => None,
+///         };
+///         let decision = machine::claim(found.as_ref(), claim, now)
+///             .map_err(|TokenReused| StoreError::token_reused("tiny"))?;
+///         match (decision.write, found) {
+///             (Some(record), _) => {
+///                 records.insert(place, record.encode());
+///                 Ok(ClaimRow::Written(record))
+///             }
+///             (None, Some(record)) => Ok(ClaimRow::Found { record, now: Some(now) }),
+///             (None, None) => Ok(ClaimRow::Busy), // the machine claims whatever is absent
+///         }
+///     }
+///
+///     async fn complete(&self, owner: &Owner, with: &Response, keep: Retention) -> Result<Fenced<Response>, StoreError> {
+///         Ok(self.step("complete", of(owner), |found, now| machine::complete(found, owner, with, keep, now))?.answer)
+///     }
+///
+///     async fn release(&self, owner: &Owner) -> Result<Fenced<()>, StoreError> {
+///         Ok(self.step("release", of(owner), |found, now| machine::release(found, owner, now))?.answer)
+///     }
+///
+///     async fn forget(&self, owner: &Owner) -> Result<Fenced<()>, StoreError> {
+///         Ok(self.step("forget", of(owner), |found, now| machine::forget(found, owner, now))?.answer)
+///     }
+///
+///     async fn hold(&self, owner: &Owner, keep: Retention) -> Result<Fenced<()>, StoreError> {
+///         Ok(self.step("hold", of(owner), |found, now| machine::hold(found, owner, keep, now))?.answer)
+///     }
+///
+///     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced<()>, StoreError> {
+///         Ok(self.step("renew", of(owner), |found, now| machine::renew(found, owner, lease, now))?.answer)
+///     }
+///
+///     async fn checkpoint(&self, owner: &Owner, note: &Checkpoint) -> Result<Fenced<Checkpointed>, StoreError> {
+///         Ok(self.step("checkpoint", of(owner), |found, now| machine::checkpoint(found, owner, note, now))?.answer)
+///     }
+///
+///     async fn resolve(&self, resolve: &Resolve) -> Result<Fenced<Record>, StoreError> {
+///         let place = (resolve.scope(), resolve.key());
+///         let decision = self.step("resolve", place, |found, now| machine::resolve(found, resolve, now))?;
+///         Ok(decision.write.map_or(Fenced::Superseded, Fenced::Written))
+///     }
+///
+///     async fn read(&self, scope: &Scope, key: &Key) -> Result<Option<Snapshot>, StoreError> {
+///         let (records, now) = (self.lock(), self.clock.now());
+///         let Some(bytes) = records.get(&(scope.clone(), key.clone())) else { return Ok(None) };
+///         let record = decode("read", bytes)?;
+///         Ok(record.is_live(now).then_some(Snapshot { record, now }))
+///     }
+///
+///     async fn wait(
+///         &self,
+///         scope: &Scope,
+///         key: &Key,
+///         seen: AttemptId,
+///         at_most: Duration,
+///     ) -> Result<Option<Snapshot>, StoreError> {
+///         let mut polls_left = at_most.as_millis() / 10;
+///         loop {
+///             let found = self.read(scope, key).await?;
+///             let goes_on = found.as_ref().is_some_and(|found| {
+///                 found.record.attempt() == seen && found.record.state == State::InProgress
+///             });
+///             if !goes_on || polls_left == 0 {
+///                 return Ok(found);
+///             }
+///             polls_left -= 1;
+///             tokio::time::sleep(Duration::from_millis(10)).await;
+///         }
+///     }
+///
+///     async fn sweep(&self, limit: NonZeroUsize) -> Result<usize, StoreError> {
+///         let (mut records, now) = (self.lock(), self.clock.now());
+///         let expired = |bytes: &Vec<u8>| decode("sweep", bytes).is_ok_and(|record| !record.is_live(now));
+///         let places: Vec<_> = records.iter().filter(|(_, bytes)| expired(bytes)).map(|(place, _)| place.clone()).collect();
+///         Ok(places.iter().take(limit.get()).filter_map(|place| records.remove(place)).count())
+///     }
+///
+///     async fn lapsed(&self, after: Option<(&Scope, &Key)>, limit: NonZeroUsize) -> Result<Vec<Lapsed>, StoreError> {
+///         let (records, now) = (self.lock(), self.clock.now());
+///         let mut lapsed = Vec::new();
+///         for ((scope, key), bytes) in records.iter() {
+///             let record = decode("lapsed", bytes)?;
+///             let waits = record.state == State::Held || record.is_lapsed(now);
+///             if waits && record.is_live(now) && after.is_none_or(|after| (scope, key) > after) {
+///                 lapsed.push(Lapsed { scope: scope.clone(), key: key.clone(), record });
+///             }
+///         }
+///         lapsed.truncate(limit.get());
+///         Ok(lapsed)
+///     }
+///
+///     async fn purge(&self, scope: &Scope, limit: NonZeroUsize) -> Result<usize, StoreError> {
+///         let mut records = self.lock();
+///         let places: Vec<_> = records.keys().filter(|(of, _)| of == scope).take(limit.get()).cloned().collect();
+///         Ok(places.iter().filter_map(|place| records.remove(place)).count())
+///     }
+///
+///     async fn check(&self) -> Result<(), StoreError> {
+///         Ok(()) // memory is always there
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let clock = ManualClock::starting_at(Timestamp::from_millis(0));
+/// let store = TinyStore { records: Mutex::default(), clock };
+/// let fingerprint = Fingerprint::builder().part("body", "x").build()?;
+/// let claim = |token| Claim::new(Scope::global(), Key::new("k").unwrap(), Token::from_bytes([token; 16]), fingerprint.clone());
+///
+/// let Answer::Claimed(grant) = idem_core::claim(&store, &claim(1)).await? else { panic!() };
+/// assert!(matches!(idem_core::claim(&store, &claim(2)).await?, Answer::Conflict { .. }));
+/// store.complete(grant.owner(), &Response::new(201), Retention::default()).await?;
+/// assert!(matches!(idem_core::claim(&store, &claim(3)).await?, Answer::Replay { .. }));
+/// # Ok(())
+/// # }
+/// ```
 #[async_trait]
 pub trait Store: Send + Sync {
     /// A short name for errors and logs, such as `sqlite`.
@@ -143,8 +329,8 @@ pub trait Store: Send + Sync {
     /// A record that is not expired at the moment of its removal is never removed.
     async fn sweep(&self, limit: NonZeroUsize) -> Result<usize, StoreError>;
 
-    /// Live records that wait for someone (held, or in progress with a lapsed lease), ordered by scope and key, behind
-    /// `after`, at most `limit`.
+    /// Live records that wait for someone (held, or in progress with a lapsed lease), in the order of the bytes of
+    /// scope, then key, behind `after`, at most `limit`.
     async fn lapsed(&self, after: Option<(&Scope, &Key)>, limit: NonZeroUsize) -> Result<Vec<Lapsed>, StoreError>;
 
     /// Removes records of one scope whatever their state, at most `limit`, and says how many: for leaving tenants. An

@@ -30,6 +30,7 @@ pub enum Claimed {
 /// what it did is not known, so the key is not freed at once, and the next attempt is a repeat.
 #[must_use = "an attempt that is dropped unsettled keeps its key until its lease lapses"]
 pub struct Running {
+    attempt: Attempt,
     /// None once it is settled.
     parts: Option<Parts>,
     /// Whether a caller has it. Until then nothing was done under it.
@@ -39,14 +40,13 @@ pub struct Running {
 struct Parts {
     runner: Arc<Inner>,
     runtime: Handle,
-    attempt: Attempt,
     /// None where nothing protects the operation.
     renewal: Option<Renewal>,
 }
 
 impl Running {
     pub(crate) fn new(runner: Arc<Inner>, runtime: Handle, attempt: Attempt, renewal: Option<Renewal>) -> Self {
-        Self { parts: Some(Parts { runner, runtime, attempt, renewal }), is_delivered: false }
+        Self { attempt, parts: Some(Parts { runner, runtime, renewal }), is_delivered: false }
     }
 
     pub(crate) fn deliver(&mut self) {
@@ -54,11 +54,8 @@ impl Running {
     }
 
     /// The attempt.
-    pub fn attempt(&self) -> Attempt {
-        match &self.parts {
-            Some(parts) => parts.attempt.clone(),
-            None => unreachable!("the methods that take the parts take the value too"),
-        }
+    pub fn attempt(&self) -> &Attempt {
+        &self.attempt
     }
 
     /// Records the response. The answer has the recorded one, which is what the client must get.
@@ -83,7 +80,7 @@ impl Running {
     }
 
     async fn settle(mut self, ending: impl FnOnce(&Inner) -> Ending) -> Settled {
-        let Some(Parts { runner, runtime, attempt, renewal }) = self.parts.take() else {
+        let Some(Parts { runner, runtime, renewal }) = self.parts.take() else {
             return Settled::Superseded; // settled before, which taking the value rules out
         };
         let ending = ending(&runner);
@@ -93,7 +90,7 @@ impl Running {
                 Ending::Release | Ending::Forget | Ending::Hold => Settled::GivenBack,
             };
         };
-        let tracker = runner.tracker.clone();
+        let (tracker, attempt) = (runner.tracker.clone(), self.attempt.clone());
         let work = async move { runner.persist(&attempt, ending, renewal).await };
         match Detached::new(runtime, tracker.track_future(work.in_current_span())).await {
             Persisted::Completed(recorded) => Settled::Completed(recorded),
@@ -106,24 +103,23 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let Some(parts) = self.parts.take() else {
+        let Some(Parts { runner, runtime, renewal }) = self.parts.take() else {
             return;
         };
-        let Parts { runner, runtime, attempt, renewal } = parts;
         if renewal.is_none() {
             return;
         }
         if self.is_delivered {
-            tracing::warn!(?attempt, "an attempt was dropped unsettled; its key is left to its lease");
+            tracing::warn!(attempt = ?self.attempt, "an attempt was dropped unsettled; its key is left to its lease");
         } else {
             let _runtime = runtime.enter();
-            runner.give_back_in_background(attempt.owner().clone());
+            runner.give_back_in_background(self.attempt.owner().clone());
         }
     }
 }
 
 impl std::fmt::Debug for Running {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Running").field(&self.parts.as_ref().map(|parts| &parts.attempt)).finish()
+        f.debug_tuple("Running").field(&self.attempt).finish()
     }
 }

@@ -1,0 +1,283 @@
+//! Waiting, holding, steps, transactions, sweeping and shutting down.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use idem_core::{
+    CommitError, Completion, Fenced, OnLapse, Resolve, Response, Retention, State, Store, Token, Transaction,
+};
+use idem_runner::{
+    Answered, Attempt, Claimed, ConfigError, Idempotency, OnConflict, Outcome, Settled, StepError, Sweep,
+};
+use support::{Ended, Faulty, LEASE, answering, eventually, request, world, world_with};
+use tokio::sync::Notify;
+
+// case 005
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_gets_the_answer_of_the_running_attempt() {
+    let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: Duration::from_secs(20) }));
+    let finish = Arc::new(Notify::new());
+    let (idempotency, finishing) = (world.idempotency.clone(), finish.clone());
+    let operation = move |_| async move {
+        finishing.notified().await;
+        Ok::<_, &'static str>(Response::new(201))
+    };
+    let first = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+    tokio::task::yield_now().await;
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        let idempotency = world.idempotency.clone();
+        waiting.spawn(async move { idempotency.run(request("k"), answering(500)).await });
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    finish.notify_one();
+    while let Some(outcome) = waiting.join_next().await {
+        assert!(matches!(outcome.unwrap(), Outcome::Replay { response, .. } if response.status() == 201));
+    }
+    assert!(matches!(first.await.unwrap(), Outcome::Ran { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_at_its_limit_with_a_conflict() {
+    let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: Duration::from_secs(20) }));
+    let _running = world.idempotency.claim(request("k")).await;
+    let start = tokio::time::Instant::now();
+    let outcome: Ended = world.idempotency.run(request("k"), answering(500)).await;
+    assert!(matches!(outcome, Outcome::Conflict { .. }), "{outcome:?}");
+    assert_eq!(start.elapsed().as_secs(), 20);
+}
+
+fn under_hold() -> support::World {
+    world_with(|builder| builder.on_lapse(OnLapse::Hold))
+}
+
+async fn resolve(world: &support::World, key: &str) -> idem_core::Owner {
+    let seen = world.record(key).await.unwrap().attempt();
+    let key = idem_core::Key::new(key).unwrap();
+    let resolve = Resolve::new(support::scope(), key, seen, Token::from_bytes([9; 16]));
+    match idem_core::resolve(&*world.store, &resolve).await.unwrap() {
+        Fenced::Written(grant) => grant.owner().clone(),
+        Fenced::Superseded => panic!("it could not be resolved"),
+    }
+}
+
+#[tokio::test]
+async fn under_hold_a_failure_leaves_the_outcome_unknown_until_someone_resolves_it() {
+    for failure in [Ok(Response::new(503)), Err("broken")] {
+        let world = under_hold();
+        let _ = world.idempotency.run(request("k"), |_| async { failure }).await;
+        let retry: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        assert!(matches!(retry, Outcome::Unknown), "{retry:?}");
+        let resolver = resolve(&world, "k").await;
+        world.store.complete(&resolver, &Response::new(201), Retention::default()).await.unwrap();
+        let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
+        assert!(matches!(retry, Outcome::Replay { response, .. } if response.status() == 201));
+    }
+}
+
+// case 017
+#[tokio::test]
+async fn under_hold_an_attempt_that_started_and_died_is_never_taken_over() {
+    let world = under_hold();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    assert!(world.record("k").await.unwrap().started, "it said that it starts before it does");
+    drop(running);
+    for later in [LEASE, Duration::from_secs(3_600)] {
+        world.clock.advance(later);
+        let retry: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        assert!(matches!(retry, Outcome::Unknown), "{retry:?}");
+    }
+    let resolver = resolve(&world, "k").await;
+    world.store.release(&resolver).await.unwrap();
+    let retry: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(retry, Outcome::Ran { stored: true, .. }));
+}
+
+#[tokio::test]
+async fn a_key_that_kills_its_process_each_time_is_unknown_at_the_lapse_limit() {
+    let world = world_with(|builder| builder.lapse_limit(NonZeroU32::new(3)));
+    for _ in 0..3 {
+        let claimed = world.idempotency.claim(request("k")).await;
+        assert!(matches!(claimed, Claimed::Run(_)), "{claimed:?}");
+        drop(claimed);
+        world.clock.advance(LEASE);
+    }
+    let fourth: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(fourth, Outcome::Unknown), "{fourth:?}");
+}
+
+#[tokio::test]
+async fn a_step_that_was_done_is_not_done_again_by_the_attempt_that_takes_over() {
+    let world = world();
+    let charge = |id: &'static str| async move { Ok::<_, &'static str>(Bytes::from(id)) };
+    let Claimed::Run(first) = world.idempotency.claim(request("k")).await else { panic!() };
+    assert_eq!(first.attempt().step("charge", || charge("ch_1")).await.unwrap(), "ch_1");
+    let old = first.attempt().clone();
+    drop(first);
+    world.clock.advance(LEASE);
+    let Claimed::Run(second) = world.idempotency.claim(request("k")).await else { panic!() };
+    let again = second.attempt().step("charge", || async { panic!("it must not be done again") });
+    assert_eq!(again.await.map_err(|_: StepError<()>| ()).unwrap(), "ch_1");
+    let late = old.step("mail", || charge("sent")).await;
+    assert!(matches!(late, Err(StepError::Superseded)), "{late:?}");
+    assert!(old.is_superseded());
+    let big = second.attempt().step("big", || async { Ok::<_, ()>(Bytes::from(vec![0; 65_536])) }).await;
+    assert!(matches!(big, Err(StepError::Full)), "{big:?}");
+    assert_eq!(second.complete(Response::new(201)).await, Settled::Completed(Response::new(201)));
+}
+
+/// A transaction of a made-up database: it completes the record through the store, or rolls back.
+struct FakeTransaction {
+    store: Arc<Faulty>,
+    commits: bool,
+}
+
+impl Transaction for FakeTransaction {
+    type Committed = std::pin::Pin<Box<dyn Future<Output = Result<Response, CommitError>> + Send>>;
+
+    fn commit_with(self, completion: Completion) -> Self::Committed {
+        Box::pin(async move {
+            if !self.commits {
+                return Err(CommitError::Superseded);
+            }
+            let (owner, response) = (completion.owner(), completion.response());
+            match self.store.inner.complete(owner, response, completion.retention()).await? {
+                Fenced::Written(recorded) => Ok(recorded),
+                Fenced::Superseded => Err(CommitError::Superseded),
+            }
+        })
+    }
+}
+
+#[tokio::test]
+async fn what_was_committed_in_the_callers_transaction_is_what_the_client_gets() {
+    // Whatever the handler answers afterwards, final or not, and whether it fails or panics.
+    for after in [Some(Ok(201)), Some(Ok(400)), Some(Ok(503)), Some(Err("broken")), None] {
+        let world = world();
+        let store = world.store.clone();
+        let operation = move |attempt: Attempt| async move {
+            let transaction = FakeTransaction { store, commits: true };
+            let recorded = attempt.commit(transaction, Response::new(201).with_body("committed")).await.unwrap();
+            assert_eq!(recorded, Response::new(201).with_body("committed"));
+            after.expect("as planned").map(Response::new)
+        };
+        let outcome = world.idempotency.run(request("k"), operation).await;
+        let Outcome::Recorded(response) = outcome else { panic!("{after:?}: {outcome:?}") };
+        assert_eq!(response, Response::new(201).with_body("committed"));
+        assert_eq!(world.idempotency.counters().superseded, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_that_was_rolled_back_leaves_the_attempt_to_its_outcome() {
+    let world = world();
+    let store = world.store.clone();
+    let operation = move |attempt: Attempt| async move {
+        let transaction = FakeTransaction { store, commits: false };
+        attempt.commit(transaction, Response::new(201)).await.map_err(|_| "rolled back")
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Failed("rolled back")), "{outcome:?}");
+    let next: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(next, Outcome::Ran { stored: true, .. }));
+}
+
+#[tokio::test]
+async fn each_way_of_settling_by_hand_does_what_it_says() {
+    let world = world();
+    for (key, expected) in [("complete", "Done"), ("release", "Released"), ("forget", "Released"), ("hold", "Held")] {
+        let Claimed::Run(running) = world.idempotency.claim(request(key)).await else { panic!() };
+        let settled = match key {
+            "complete" => running.complete(Response::new(201)).await,
+            "release" => running.release().await,
+            "forget" => running.forget().await,
+            _ => running.hold().await,
+        };
+        assert!(matches!(settled, Settled::Completed(_) | Settled::GivenBack), "{settled:?}");
+        let record = world.record(key).await.unwrap();
+        assert!(format!("{:?}", record.state).starts_with(expected), "{key}: {:?}", record.state);
+        assert_eq!(record.fingerprint.is_none(), key == "forget");
+    }
+    let again = world.idempotency.claim(request("complete")).await;
+    assert!(matches!(again, Claimed::Answered(Answered::Replay { .. })), "{again:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn expired_records_leave_in_the_background_unless_that_is_turned_off() {
+    let keep = Retention::new(Duration::from_secs(60)).with_held(Duration::ZERO);
+    for (sweep, left) in [(Sweep::Every(Duration::from_secs(10)), 0), (Sweep::Off, 1_200)] {
+        let world = world_with(|builder| builder.retention(keep).sweep(sweep));
+        for n in 0..1_200 {
+            let _: Ended = world.idempotency.run(request(&n.to_string()), answering(201)).await;
+        }
+        world.clock.advance(Duration::from_secs(61));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(world.store.inner.record_count(), left);
+        assert_eq!(world.idempotency.counters().swept, 1_200 - left as u64);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_finishes_what_is_claimed_and_claims_no_more() {
+    let world = world();
+    let finish = Arc::new(Notify::new());
+    let (idempotency, finishing) = (world.idempotency.clone(), finish.clone());
+    let operation = move |_| async move {
+        finishing.notified().await;
+        Ok::<_, &'static str>(Response::new(201))
+    };
+    let running = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+    tokio::task::yield_now().await;
+    assert!(!world.idempotency.shutdown(Duration::from_secs(1)).await, "something still runs");
+    let refused: Ended = world.idempotency.run(request("l"), answering(201)).await;
+    assert!(matches!(refused, Outcome::ShuttingDown), "{refused:?}");
+    finish.notify_one();
+    assert!(world.idempotency.shutdown(Duration::from_secs(1)).await);
+    assert!(matches!(running.await.unwrap(), Outcome::Ran { stored: true, .. }));
+    assert!(matches!(world.record("k").await.unwrap().state, State::Done(_)));
+    assert_eq!(world.record("l").await, None);
+}
+
+// cases 043, 121
+#[test]
+fn settings_that_can_not_be_are_errors_when_built() {
+    let world = world();
+    let second = Duration::from_secs(1);
+    let build = |set: fn(idem_runner::Builder) -> idem_runner::Builder| {
+        set(Idempotency::builder(world.store.clone())).build().map(|_| ())
+    };
+    let zero = |setting| Err(ConfigError::Zero { setting });
+    assert_eq!(build(|builder| builder.lease(Duration::ZERO)), zero("lease"));
+    assert_eq!(build(|builder| builder.retention(Retention::new(Duration::ZERO))), zero("retention"));
+    assert_eq!(build(|builder| builder.max_run(Duration::ZERO)), zero("max_run"));
+    assert_eq!(build(|builder| builder.store_timeout(Duration::ZERO)), zero("store_timeout"));
+    assert_eq!(build(|builder| builder.completion_limit(Duration::ZERO)), zero("completion_limit"));
+    assert_eq!(build(|builder| builder.sweep(Sweep::Every(Duration::ZERO))), zero("sweep: every"));
+    let wait = OnConflict::Wait { at_most: Duration::ZERO };
+    assert_eq!(
+        Idempotency::builder(world.store.clone()).on_conflict(wait).build().map(|_| ()),
+        zero("on_conflict: wait at most")
+    );
+    let error = Idempotency::builder(world.store.clone()).retention(Retention::new(second)).build().unwrap_err();
+    assert_eq!(error.to_string(), "lease (30s) is longer than retention (1s); shorten the one or lengthen the other");
+    let max_run = Idempotency::builder(world.store.clone()).max_run(Duration::from_secs(90_000)).build();
+    assert!(matches!(max_run, Err(ConfigError::TooLong { setting: "max_run", .. })));
+    let limit = Idempotency::builder(world.store.clone()).completion_limit(Duration::from_secs(90_000)).build();
+    assert!(matches!(limit, Err(ConfigError::TooLong { setting: "completion_limit", .. })));
+    let short = Idempotency::builder(world.store.clone()).lease(second).retention(Retention::new(second * 5)).build();
+    assert!(short.is_ok(), "what was not set adapts: {short:?}");
+}
+
+#[tokio::test]
+async fn a_runner_that_is_dropped_leaves_no_task_behind() {
+    let world = world_with(|builder| builder.sweep(Sweep::Every(Duration::from_millis(10))));
+    let _: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    let metrics = tokio::runtime::Handle::current().metrics();
+    assert!(metrics.num_alive_tasks() > 0);
+    drop(world);
+    eventually("every task ended", || async { metrics.num_alive_tasks() == 0 }).await;
+}

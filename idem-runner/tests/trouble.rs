@@ -1,0 +1,278 @@
+//! The store fails, or is slow, or loses replies.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use idem_core::{Response, State, StoreErrorKind};
+use idem_runner::{OnUnavailable, Outcome};
+use support::{Ended, Fault, LEASE, answering, eventually, request, world, world_with};
+use tokio::sync::Notify;
+
+const FOR_EVER: usize = usize::MAX;
+const UNAVAILABLE: Fault = Fault::Refused(StoreErrorKind::Unavailable);
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_reply_is_lost_is_repeated_with_its_token_and_runs_as_the_first_attempt() {
+    for fault in [Fault::ReplyLost, UNAVAILABLE, Fault::Delayed(Duration::from_secs(4))] {
+        let world = world();
+        world.store.plan("claim", fault, 1);
+        let outcome = world.idempotency.run(request("k"), |attempt| async move {
+            assert_eq!((attempt.number(), attempt.is_repeat()), (1, false));
+            Ok::<_, &'static str>(Response::new(201))
+        });
+        assert!(matches!(outcome.await, Outcome::Ran { stored: true, .. }), "{fault:?}");
+    }
+}
+
+// case 075
+#[tokio::test(start_paused = true)]
+async fn while_the_store_is_away_nothing_runs_and_afterwards_everything_does() {
+    for fault in [UNAVAILABLE, Fault::Hangs, Fault::ReplyLost] {
+        let world = world();
+        world.store.plan("claim", fault, FOR_EVER);
+        let refused: Ended = world.idempotency.run(request("k"), |_| async { panic!("it must not run") }).await;
+        let Outcome::Store(error) = refused else { panic!("{refused:?}") };
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        world.store.heal();
+        // A claim that was written although its reply was lost is taken back, so that a retry need not wait for a lease.
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let retry: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        assert!(matches!(retry, Outcome::Ran { stored: true, .. }), "{fault:?}: {retry:?}");
+        assert_eq!(world.idempotency.counters().unprotected, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_that_repeating_does_not_help_is_not_repeated() {
+    for kind in [StoreErrorKind::Contract, StoreErrorKind::Configuration, StoreErrorKind::Corrupt] {
+        let world = world_with(|builder| builder.on_unavailable(OnUnavailable::RunUnprotected));
+        world.store.plan("claim", Fault::Refused(kind), FOR_EVER);
+        let outcome: Ended = world.idempotency.run(request("k"), |_| async { panic!("it must not run") }).await;
+        assert!(matches!(outcome, Outcome::Store(error) if error.kind() == kind));
+        assert_eq!(world.store.calls("claim"), 1);
+    }
+}
+
+// case 075
+#[tokio::test(start_paused = true)]
+async fn running_unprotected_is_an_explicit_choice_and_counted() {
+    let world = world_with(|builder| builder.on_unavailable(OnUnavailable::RunUnprotected));
+    world.store.plan("claim", UNAVAILABLE, FOR_EVER);
+    for n in 1..=2 {
+        let outcome = world.idempotency.run(request("k"), |attempt| async move {
+            assert!(!attempt.is_protected());
+            Ok::<_, &'static str>(Response::new(201))
+        });
+        assert!(matches!(outcome.await, Outcome::Ran { .. }));
+        assert_eq!(world.idempotency.counters().unprotected, n);
+    }
+    assert_eq!(world.store.calls("complete"), 0);
+}
+
+// case 076
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_fails_is_tried_again_until_it_is_stored() {
+    for fault in [UNAVAILABLE, Fault::ReplyLost] {
+        let world = world();
+        world.store.plan("complete", fault, 3);
+        let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+        assert_eq!(world.store.calls("complete"), 4);
+        assert_eq!(world.idempotency.counters().completion_retries, 3);
+        let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
+        assert!(matches!(retry, Outcome::Replay { .. }));
+    }
+}
+
+// cases 076, 079
+#[tokio::test(start_paused = true)]
+async fn while_a_completion_can_not_be_stored_the_client_has_its_answer_and_the_key_is_never_freed() {
+    for fault in [UNAVAILABLE, Fault::Hangs] {
+        let world = world();
+        world.store.plan("complete", fault, FOR_EVER);
+        let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        assert!(matches!(outcome, Outcome::Ran { stored: false, .. }), "{fault:?}: {outcome:?}");
+        let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
+        assert!(matches!(retry, Outcome::Conflict { .. }), "{retry:?}");
+        // Past the lapse too: here nobody takes over.
+        world.clock.advance(LEASE * 2);
+        world.store.heal();
+        eventually("the response is stored", || async {
+            matches!(world.record("k").await.unwrap().state, State::Done(_))
+        })
+        .await;
+        let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
+        assert!(matches!(retry, Outcome::Replay { response, .. } if response.status() == 201));
+        assert_eq!(world.idempotency.counters().released, 0);
+    }
+}
+
+// case 076
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_is_never_stored_ends_at_its_limit_and_the_takeover_knows_that_it_is_a_repeat() {
+    let world = world_with(|builder| builder.completion_limit(Duration::from_secs(5)));
+    world.store.plan("complete", UNAVAILABLE, FOR_EVER);
+    let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: false, .. }));
+    eventually("it gave up", || async { world.idempotency.counters().completion_failures == 1 }).await;
+    world.store.heal();
+    assert_eq!(world.record("k").await.unwrap().state, State::InProgress, "left to its lease");
+    world.clock.advance(LEASE);
+    let takeover = world.idempotency.run(request("k"), |attempt| async move {
+        assert_eq!((attempt.number(), attempt.is_repeat()), (2, true));
+        Ok::<_, &'static str>(Response::new(201))
+    });
+    assert!(matches!(takeover.await, Outcome::Ran { stored: true, .. }));
+    assert_eq!(world.idempotency.counters().taken_over, 1);
+}
+
+// case 006
+#[tokio::test(start_paused = true)]
+async fn while_a_completion_is_on_its_way_a_duplicate_conflicts() {
+    let world = world();
+    world.store.plan("complete", Fault::Delayed(Duration::from_millis(300)), 1);
+    let idempotency = world.idempotency.clone();
+    let first = tokio::spawn(async move { idempotency.run(request("k"), answering(201)).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let duplicate: Ended = world.idempotency.run(request("k"), answering(500)).await;
+    assert!(matches!(duplicate, Outcome::Conflict { .. }), "{duplicate:?}");
+    assert!(matches!(first.await.unwrap(), Outcome::Ran { stored: true, .. }));
+    let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
+    assert!(matches!(retry, Outcome::Replay { .. }));
+}
+
+// cases 001, 018, 019: the lease is lost while the handler blocks the only thread of its runtime
+#[tokio::test]
+async fn an_attempt_that_lost_its_key_while_it_ran_is_superseded_and_overwrites_nothing() {
+    let world = Arc::new(world());
+    let rival = world.clone();
+    let outcome: Ended = world
+        .idempotency
+        .run(request("k"), |attempt| async move {
+            // A blocking handler: another server takes over and completes before this one comes to its end.
+            let took_over = std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                rival.clock.advance(LEASE);
+                let operation = |attempt: idem_runner::Attempt| async move {
+                    assert_eq!((attempt.number(), attempt.is_repeat()), (2, true));
+                    Ok::<_, &'static str>(Response::new(201).with_body("R2"))
+                };
+                let outcome = runtime.block_on(rival.another(|builder| builder).run(request("k"), operation));
+                matches!(outcome, Outcome::Ran { stored: true, .. })
+            });
+            assert!(took_over.join().unwrap());
+            assert_eq!(attempt.number(), 1);
+            Ok(Response::new(201).with_body("R1"))
+        })
+        .await;
+    assert!(matches!(outcome, Outcome::Superseded), "{outcome:?}");
+    assert_eq!(world.idempotency.counters().superseded, 1);
+    let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
+    assert!(matches!(retry, Outcome::Replay { response, .. } if response == Response::new(201).with_body("R2")));
+}
+
+// case 018
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_outlives_its_lease_three_times_keeps_its_key() {
+    let world = world();
+    let finish = Arc::new(Notify::new());
+    let (idempotency, finishing) = (world.idempotency.clone(), finish.clone());
+    let operation = move |_| async move {
+        finishing.notified().await;
+        Ok::<_, &'static str>(Response::new(201))
+    };
+    let first = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+    for _ in 0..3 {
+        world.advance(LEASE).await;
+        let duplicate: Ended = world.another(|builder| builder).run(request("k"), answering(500)).await;
+        assert!(matches!(duplicate, Outcome::Conflict { .. }), "{duplicate:?}");
+    }
+    finish.notify_one();
+    assert!(matches!(first.await.unwrap(), Outcome::Ran { stored: true, .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_never_returns_holds_its_key_for_max_run_and_is_told_when_it_lost_it() {
+    let world = world_with(|builder| builder.max_run(LEASE * 2));
+    let told = Arc::new(AtomicUsize::new(0));
+    let (idempotency, telling) = (world.idempotency.clone(), told.clone());
+    let operation = move |attempt: idem_runner::Attempt| async move {
+        attempt.superseded().await;
+        telling.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<Result<Response, &'static str>>().await
+    };
+    let stuck = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+    world.advance(LEASE * 3 - Duration::from_secs(11)).await;
+    let within: Ended = world.another(|builder| builder).run(request("k"), answering(201)).await;
+    assert!(matches!(within, Outcome::Conflict { .. }), "{within:?}");
+    world.advance(Duration::from_secs(12)).await;
+    let after: Ended = world.another(|builder| builder).run(request("k"), answering(201)).await;
+    assert!(matches!(after, Outcome::Ran { stored: true, .. }), "{after:?}");
+    assert_eq!(told.load(Ordering::SeqCst), 0, "its renewals had ended, so nothing told it");
+    stuck.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_is_told_that_it_lost_its_key_while_it_still_runs() {
+    let world = world();
+    let idempotency = world.idempotency.clone();
+    let operation = |attempt: idem_runner::Attempt| async move {
+        attempt.superseded().await;
+        assert!(attempt.is_superseded());
+        Err::<Response, _>("stopped")
+    };
+    let running = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+    tokio::task::yield_now().await;
+    world.clock.advance(LEASE); // the store's clock alone: the next renewal comes too late
+    let takeover: Ended = world.another(|builder| builder).run(request("k"), answering(201)).await;
+    assert!(matches!(takeover, Outcome::Ran { stored: true, .. }), "{takeover:?}");
+    assert!(matches!(running.await.unwrap(), Outcome::Superseded));
+    let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
+    assert!(matches!(retry, Outcome::Replay { response, .. } if response.status() == 201));
+}
+
+// case 019
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_handler_that_blocks_its_thread_is_renewed_from_another() {
+    let world = world_with(|builder| builder.lease(Duration::from_millis(600)).max_run(Duration::from_secs(60)));
+    let renewed = world.store.clone();
+    let operation = move |_| async move {
+        // Blocks until three renewals came through, with a deadline.
+        for _ in 0..2_000 {
+            if renewed.calls("renew") >= 3 {
+                return Ok(Response::new(201));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Err("nobody renewed")
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_fails_is_tried_again_before_the_lease_ends() {
+    let world = world();
+    world.store.plan("renew", UNAVAILABLE, 1);
+    let finish = Arc::new(Notify::new());
+    let (idempotency, finishing) = (world.idempotency.clone(), finish.clone());
+    let operation = move |_| async move {
+        finishing.notified().await;
+        Ok::<_, &'static str>(Response::new(201))
+    };
+    let first = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+    world.advance(LEASE + LEASE / 2).await;
+    let duplicate: Ended = world.another(|builder| builder).run(request("k"), answering(500)).await;
+    assert!(matches!(duplicate, Outcome::Conflict { .. }), "{duplicate:?}");
+    finish.notify_one();
+    assert!(matches!(first.await.unwrap(), Outcome::Ran { stored: true, .. }));
+}
