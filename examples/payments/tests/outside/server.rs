@@ -51,7 +51,9 @@ impl Process {
 
     pub(crate) async fn signal(&self, name: &str) {
         let id = self.child.id().unwrap().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().await.unwrap().success());
+        // The shell's own kill: a small system may have no program of this name.
+        let kill = ["-c", "kill \"$0\" \"$1\"", name, &id];
+        assert!(Command::new("sh").args(kill).status().await.unwrap().success());
     }
 
     /// Its exit code, once it has ended by itself.

@@ -23,7 +23,7 @@ async fn a_server_that_is_told_to_end_finishes_what_its_client_has_left() {
     let options = ["--provider", &provider.url];
     let server = Process::serve(&place.store, &options).await;
     let gave_up = tokio::select! {
-        answer = server.pay("k-1", BODY, &[("x-delay-ms", "700")]) => panic!("answered: {answer:?}"),
+        answer = server.pay("k-1", BODY, &[("x-delay-ms", "3000")]) => panic!("answered: {answer:?}"),
         () = server.provider_called(1) => true,
     };
     assert!(gave_up);
