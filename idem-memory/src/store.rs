@@ -162,7 +162,7 @@ impl Store for MemoryStore {
 
 fn lapsed(name: &str, record: Record) -> Result<Lapsed, StoreError> {
     let (scope, key) = parts(name);
-    match (Scope::new(scope), Key::new(key)) {
+    match (Scope::from_stored(scope), Key::new(key)) {
         (Ok(scope), Ok(key)) => Ok(Lapsed { scope, key, record }),
         _ => {
             let message = "the name of a record is not one that a claim could give";
