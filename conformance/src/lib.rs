@@ -227,6 +227,12 @@ mod transaction_hook;
 pub mod transactions;
 mod world;
 
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+#[cfg(test)]
+extern crate self as idem_conformance;
+
 pub use async_trait::async_trait;
 
 pub use self::{

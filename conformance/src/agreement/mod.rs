@@ -388,3 +388,6 @@ impl<'a> Sequence<'a> {
         )
     }
 }
+
+#[cfg(test)]
+mod tests;
