@@ -35,6 +35,9 @@ const TOTALS: [(usize, usize, usize); 8] =
 
 const AMOUNT: u64 = 250_000;
 
+/// Only what is wrong takes so long.
+const AT_MOST: Duration = Duration::from_secs(30);
+
 /// Scenario 1: the first attempt gets its payment.
 pub async fn scenario_1_a_first_attempt_gets_its_payment(harness: &Harness) {
     play(harness, 1).await;
@@ -198,6 +201,7 @@ impl<'a> Service<'a> {
         let (refused, paying) = tokio::select! {
             refused = &mut one => (refused, other),
             refused = &mut other => (refused, one),
+            () = tokio::time::sleep(AT_MOST) => panic!("Of two requests at once one must be refused; both run"),
         };
         let refused = refused.expect("a request does not panic");
         in_progress(refused, "Of two requests at once the one that runs nothing must be told so");
@@ -268,7 +272,7 @@ impl<'a> Service<'a> {
             );
         }
         for server in &self.servers {
-            assert!(server.shutdown(Duration::from_secs(30)).await, "Every request must have ended by the end");
+            assert!(server.shutdown(AT_MOST).await, "Every request must have ended by the end");
         }
     }
 }
