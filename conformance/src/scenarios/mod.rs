@@ -16,16 +16,21 @@
 
 mod shop;
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use idem_core::{Claim, Response, Scope, State, Store};
-use idem_runner::{Idempotency, Outcome, Request, Sweep};
+use idem_core::{Claim, Fingerprint, Response, State, Store, Timestamp};
+use idem_runner::{Attempt, Idempotency, Outcome, Request, Sweep};
 use tokio::sync::Barrier;
 
 use self::shop::{Shop, Totals};
 use crate::{
     Harness,
-    expect::{claimed, present},
+    expect::{absent, claimed, present},
     world::{World, fingerprint, key, scope},
 };
 
@@ -110,10 +115,11 @@ struct Service<'a> {
     /// What the client of scenario 1 got.
     first: Option<Response>,
     /// When the lease of scenario 6 ends.
-    lease_end: Option<idem_core::Timestamp>,
+    lease_end: Option<Timestamp>,
 }
 
 type Paid = Outcome<Response, Infallible>;
+type Paying = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
 impl<'a> Service<'a> {
     async fn new(harness: &'a Harness) -> Self {
@@ -133,15 +139,7 @@ impl<'a> Service<'a> {
         self.servers[server].run(request(tenant, name, amount), self.handler(name, amount)).await
     }
 
-    fn handler(
-        &self,
-        name: &str,
-        amount: u64,
-    ) -> impl FnOnce(
-        idem_runner::Attempt,
-    ) -> std::pin::Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>
-    + Send
-    + use<> {
+    fn handler(&self, name: &str, amount: u64) -> impl FnOnce(Attempt) -> Paying + Send + use<> {
         let (shop, cart) = (self.shop.clone(), cart(name));
         move |attempt| Box::pin(shop.pay(attempt, cart, amount))
     }
@@ -234,9 +232,9 @@ impl<'a> Service<'a> {
     async fn retry_after_the_lease(&mut self) {
         let Some(end) = self.lease_end else { return };
         self.world.advance_to(end).await;
-        let (shop, seen) = (self.shop.clone(), Arc::new(std::sync::Mutex::new(None)));
+        let (shop, seen) = (self.shop.clone(), Arc::new(Mutex::new(None)));
         let see = Arc::clone(&seen);
-        let operation = move |attempt: idem_runner::Attempt| async move {
+        let operation = move |attempt: Attempt| async move {
             if let Ok(mut see) = see.lock() {
                 *see = Some((attempt.number(), attempt.is_repeat()));
             }
@@ -257,7 +255,7 @@ impl<'a> Service<'a> {
         for (since, tenant, name) in records {
             let read = self.world.store().read(&scope(tenant), &key(name)).await;
             if since > scenarios {
-                crate::expect::absent(read, "A key that nobody used must have no record");
+                absent(read, "A key that nobody used must have no record");
                 continue;
             }
             let record = present(read, "A key that was used must have a record");
@@ -278,12 +276,11 @@ impl<'a> Service<'a> {
 }
 
 fn request(tenant: &str, name: &str, amount: u64) -> Request {
-    let tenant: Scope = scope(tenant);
-    Request::new(tenant, key(name), payment(amount))
+    Request::new(scope(tenant), key(name), payment(amount))
 }
 
 /// The fingerprint of a payment's request.
-fn payment(amount: u64) -> idem_core::Fingerprint {
+fn payment(amount: u64) -> Fingerprint {
     fingerprint(&format!("{{\"amountMinor\":{amount},\"currency\":\"VND\"}}"))
 }
 
