@@ -20,13 +20,13 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// How a [`SqliteStore`] is opened. Made by [`SqliteStore::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "it opens nothing before `open`"]
-pub struct SqliteBuilder {
+pub struct Builder {
     path: PathBuf,
     clock: Clock,
     timeout: Duration,
 }
 
-impl SqliteBuilder {
+impl Builder {
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, clock: Clock::Host, timeout: DEFAULT_TIMEOUT }
     }

@@ -16,7 +16,7 @@ use idem_core::{
 use rusqlite::Connection;
 
 use crate::{
-    OpenError, SqliteBuilder,
+    Builder, OpenError,
     check::{FileId, self_test},
     clock::Clock,
     error::{BACKEND, store_error},
@@ -37,7 +37,7 @@ use crate::{
 ///
 /// Its operations need a Tokio runtime with time enabled, and panic outside one. A runtime whose clock is paused moves
 /// it while the store's threads work, so that operations time out: move the store's own clock instead
-/// ([`SqliteBuilder::clock`]).
+/// ([`Builder::clock`]).
 #[derive(Clone, Debug)]
 pub struct SqliteStore {
     pub(crate) inner: Arc<Inner>,
@@ -51,7 +51,8 @@ pub(crate) struct Inner {
     file: FileId,
     writer: Queue,
     reader: Queue,
-    threads: Vec<thread::JoinHandle<()>>,
+    reading: Option<thread::JoinHandle<()>>,
+    writing: Option<thread::JoinHandle<()>>,
 }
 
 /// What opening found, for [`SqliteStore::start`].
@@ -66,7 +67,7 @@ pub(crate) struct Opened {
 
 impl SqliteStore {
     /// Opens the file at `path`, judging by the host's clock, with a time limit of 5 seconds. It blocks, as
-    /// [`SqliteBuilder::open`] does.
+    /// [`Builder::open`] does.
     ///
     /// # Errors
     ///
@@ -76,8 +77,8 @@ impl SqliteStore {
     }
 
     /// Opens the file at `path` in another way than [`SqliteStore::open`].
-    pub fn builder(path: impl AsRef<Path>) -> SqliteBuilder {
-        SqliteBuilder::new(path.as_ref().into())
+    pub fn builder(path: impl AsRef<Path>) -> Builder {
+        Builder::new(path.as_ref().into())
     }
 
     /// The file, as an absolute path without links.
@@ -106,7 +107,8 @@ impl SqliteStore {
             file,
             writer: write_queue,
             reader: read_queue,
-            threads: vec![reading, writing],
+            reading: Some(reading),
+            writing: Some(writing),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -177,11 +179,11 @@ impl Access<'_> {
 /// Ends the threads once they have done what is queued.
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.writer.close();
-        self.reader.close();
-        for thread in self.threads.drain(..) {
+        // The writer last: whoever closes the file last folds its log back, which the reader may not.
+        for (queue, thread) in [(&mut self.reader, &mut self.reading), (&mut self.writer, &mut self.writing)] {
+            queue.close();
             // A thread that panicked has told its callers by then.
-            let _ = thread.join();
+            let _ = thread.take().map(thread::JoinHandle::join);
         }
     }
 }

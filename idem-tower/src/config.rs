@@ -416,24 +416,48 @@ fn header_name(setting: &'static str, name: &str) -> Result<HeaderName, ConfigEr
     HeaderName::try_from(name).map_err(|_| ConfigError::HeaderName { setting, name: name.into() })
 }
 
-/// Headers that name a request, a trace or a session, in whatever product.
+/// Headers that name a request, a trace or a session. They are listed and not guessed by their endings: some products'
+/// keys are called `…-Request-Id`.
 fn is_correlation_id(name: &str) -> bool {
-    const ENDINGS: [&str; 8] = [
-        "request-id",
-        "requestid",
-        "correlation-id",
-        "correlationid",
-        "trace-id",
-        "traceid",
-        "session-id",
-        "transaction-id",
-    ];
-    ENDINGS.iter().any(|ending| name.ends_with(ending))
-        || name.starts_with("x-b3-")
-        || matches!(
-            name,
-            "traceparent" | "tracestate" | "baggage" | "b3" | "x-cloud-trace-context" | "sentry-trace" | "cf-ray"
-        )
+    matches!(
+        name,
+        "x-request-id"
+            | "x-requestid"
+            | "request-id"
+            | "x-correlation-id"
+            | "x-correlationid"
+            | "correlation-id"
+            | "x-trace-id"
+            | "x-traceid"
+            | "trace-id"
+            | "x-session-id"
+            | "session-id"
+            | "client-request-id"
+            | "traceparent"
+            | "tracestate"
+            | "baggage"
+            | "b3"
+            | "uber-trace-id"
+            | "sentry-trace"
+            | "elastic-apm-traceparent"
+            | "x-ot-span-context"
+            | "x-client-trace-id"
+            | "x-cloud-trace-context"
+            | "x-datadog-trace-id"
+            | "x-datadog-parent-id"
+            | "x-amzn-trace-id"
+            | "x-amzn-requestid"
+            | "x-amzn-request-id"
+            | "x-amz-request-id"
+            | "x-amz-cf-id"
+            | "x-ms-request-id"
+            | "x-ms-client-request-id"
+            | "x-ms-correlation-request-id"
+            | "x-github-request-id"
+            | "x-vercel-id"
+            | "fly-request-id"
+            | "cf-ray"
+    ) || name.starts_with("x-b3-")
 }
 
 /// Headers that every request has, or that mean something else.

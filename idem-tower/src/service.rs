@@ -21,7 +21,7 @@ use crate::{
     config::Config,
     fingerprint::anonymous_scope,
     headers::{NOT_STORED, respond_in},
-    parse,
+    parse_key,
     problem::Problem,
 };
 
@@ -121,7 +121,7 @@ where
     request.extensions_mut().insert(attempt);
     poll_fn(|cx| inner.poll_ready(cx)).await?;
     let response = inner.call(request).await?;
-    Ok(config.collect(method, response).await)
+    Ok(config.read_response(method, response).await)
 }
 
 /// A request that may be claimed.
@@ -150,8 +150,9 @@ impl Config {
             return Err(self.problem(&Problem::principal_missing()));
         }
         let lines = parts.headers.get_all(&self.header).into_iter().map(HeaderValue::as_bytes);
-        let key = parse(lines, self.mode).map_err(|error| self.problem(&Problem::key(self.header.as_str(), error)))?;
-        let (data, trailers) = self.read(body).await?;
+        let key =
+            parse_key(lines, self.mode).map_err(|error| self.problem(&Problem::key(self.header.as_str(), error)))?;
+        let (data, trailers) = self.read_request(body).await?;
         if let Some(validate) = &self.validate {
             validate(parts, &data).map_err(|refusal| Box::new(refusal.into_response()))?;
         }
@@ -164,7 +165,7 @@ impl Config {
         Ok(Prepared { claim, body: Body::buffered(data, trailers) })
     }
 
-    async fn read<B>(&self, body: B) -> Result<(Bytes, Option<HeaderMap>), Box<Response<Body>>>
+    async fn read_request<B>(&self, body: B) -> Result<(Bytes, Option<HeaderMap>), Box<Response<Body>>>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -189,7 +190,7 @@ impl Config {
     }
 
     /// Reads the handler's response as far as it is stored.
-    async fn collect<R>(&self, method: Method, response: Response<R>) -> Given
+    async fn read_response<R>(&self, method: Method, response: Response<R>) -> Given
     where
         R: http_body::Body<Data = Bytes> + Send + 'static,
         R::Error: Into<BoxError>,
@@ -198,26 +199,24 @@ impl Config {
         if let Some(problem) = parts.extensions.remove::<Problem>() {
             return self.failed(&method, &problem);
         }
-        if parts.extensions.get::<DoNotStore>().is_some() {
-            let recorded = Recorded::new(parts.status.as_u16()).with_kept(Kept::NotRetained(NotRetained::Secret));
-            return Given { recorded, response: Response::from_parts(parts, Body::new(body)) };
-        }
-        match collect(body, self.max_response).await {
+        let is_secret = parts.extensions.get::<DoNotStore>().is_some();
+        let (body, kept, trailers) = match collect(body, self.max_response).await {
             Ok(Collected::Whole { data, trailers }) => {
-                let recorded = self.rules.record(&method, &parts, Kept::Kept(data.clone()), trailers.as_ref());
-                Given { recorded, response: Response::from_parts(parts, Body::buffered(data, trailers)) }
+                (Body::buffered(data.clone(), trailers.clone()), Kept::Kept(data), trailers)
             }
-            Ok(Collected::TooLarge(body)) => {
-                let kept = Kept::NotRetained(NotRetained::TooLarge);
-                let recorded = self.rules.record(&method, &parts, kept, None);
-                Given { recorded, response: Response::from_parts(parts, body) }
-            }
+            Ok(Collected::TooLarge(body)) => (body, Kept::NotRetained(NotRetained::TooLarge), None),
             Err(error) => {
                 let error = error.into();
                 tracing::error!(%error, "the handler's response broke off");
-                self.failed(&method, &Problem::operation_failed())
+                return self.failed(&method, &Problem::operation_failed());
             }
-        }
+        };
+        let recorded = if is_secret {
+            Recorded::new(parts.status.as_u16()).with_kept(Kept::NotRetained(NotRetained::Secret))
+        } else {
+            self.rules.record(&method, &parts, kept, trailers.as_ref())
+        };
+        Given { recorded, response: Response::from_parts(parts, body) }
     }
 
     /// A problem in place of the handler's response. It settles by the status of the table, whatever status it is sent
@@ -260,6 +259,9 @@ impl Config {
     }
 
     fn replay(&self, recorded: &Recorded, stored_at: Timestamp) -> Response<Body> {
+        if !matches!(recorded.body(), Kept::Kept(_)) {
+            return *self.problem(&Problem::not_retained());
+        }
         let mut response = respond_in(&self.style, recorded);
         let marker = &self.rules.marker;
         response.headers_mut().insert(marker.clone(), HeaderValue::from_static("true"));

@@ -31,7 +31,9 @@ fn correlation_ids_can_not_be_keys() {
         let name = name.to_ascii_lowercase();
         assert_eq!(refused(builder().header(&name)), ConfigError::CorrelationHeader { name });
     }
-    for name in ["Idempotency-Key", "X-Idempotency-Key", "Idempotency-ID", "Repeatability-Key", "PayPal-Intent"] {
+    for name in
+        ["Idempotency-Key", "X-Idempotency-Key", "Idempotency-ID", "Repeatability-Request-ID", "PayPal-Request-Id"]
+    {
         assert!(builder().header(name).build().is_ok(), "{name}");
     }
 }
