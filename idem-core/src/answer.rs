@@ -171,3 +171,6 @@ fn contract(store: &dyn Store, operation: &'static str, what: &str) -> StoreErro
     let message = format!("{what}; run the conformance suite against this store");
     StoreError::new(StoreErrorKind::Contract, store.backend(), operation, message)
 }
+
+#[cfg(test)]
+mod tests;

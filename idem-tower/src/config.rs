@@ -1,13 +1,17 @@
 //! What a layer can be told. Mistakes are found when it is built.
 
+mod check;
+mod error;
+
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderName, Method, Response, StatusCode, request::Parts};
 use idem_core::{FieldSelector, FingerprintBuilder, FingerprintKey, Scope};
 use idem_runner::Idempotency;
-use thiserror::Error;
 
+use self::check::{check_keys, check_style, header_name, key_header};
+pub use self::error::ConfigError;
 use crate::{
     Body, Code, IdempotencyLayer, Mode,
     fingerprint::{Fingerprints, Rule},
@@ -328,181 +332,6 @@ impl Builder {
             style: self.style,
             expose_for_cors: self.expose_for_cors,
         }))
-    }
-}
-
-/// A layer can't be built like this.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// A header name that HTTP does not allow.
-    #[error("{setting}: {name:?} can't be the name of a header")]
-    HeaderName {
-        /// The setting.
-        setting: &'static str,
-        /// The name as given.
-        name: String,
-    },
-    /// The key's header is one that proxies and clients set to trace requests.
-    #[error(
-        "header: {name} is a correlation id, which requests that are no retries of each other share; use a header that \
-         holds nothing but keys"
-    )]
-    CorrelationHeader {
-        /// The name, in lower case.
-        name: String,
-    },
-    /// A header that already means something else.
-    #[error("{setting}: the header {name} already means something else; choose another")]
-    ReservedHeader {
-        /// The setting.
-        setting: &'static str,
-        /// The name.
-        name: String,
-    },
-    /// A limit of zero bytes.
-    #[error("{setting}: it is zero and must be more")]
-    Zero {
-        /// The setting.
-        setting: &'static str,
-    },
-    /// No method is covered.
-    #[error("methods: there are none, so nothing would be protected; leave the layer away instead")]
-    NoMethods,
-    /// CONNECT makes a tunnel; there is no answer to record.
-    #[error("methods: CONNECT has no answer that could be replayed; remove it")]
-    Connect,
-    /// A problem with a status that is no error.
-    #[error("problem_status: {status} for {} is no error; choose a status from 400 to 599", code.as_str())]
-    Status {
-        /// The problem.
-        code: Code,
-        /// The status.
-        status: StatusCode,
-    },
-    /// The base of problem types is no beginning of a URI.
-    #[error("problem_base: {base:?} can't begin a URI; give it visible ASCII without spaces, such as urn:example:")]
-    ProblemBase {
-        /// The base as given.
-        base: String,
-    },
-    /// Two keys of fingerprints have one id, or unkeyed ones are accepted twice.
-    #[error("accept_fingerprint_key: the key id {id:?} is used twice; give each secret an id of its own")]
-    FingerprintKeys {
-        /// The id; empty for unkeyed.
-        id: String,
-    },
-    /// Anonymous scopes are made of the fingerprint, so records under older keys would never be found, and their
-    /// retries would run again.
-    #[error(
-        "anonymous: BindToFingerprint finds no records of older fingerprint keys; do not accept any here, or refuse \
-         anonymous requests"
-    )]
-    AnonymousWithOlderKeys,
-}
-
-fn key_header(name: &str) -> Result<HeaderName, ConfigError> {
-    let header = header_name("header", name)?;
-    if is_correlation_id(header.as_str()) {
-        return Err(ConfigError::CorrelationHeader { name: header.as_str().into() });
-    }
-    if is_taken(header.as_str()) || is_framing(&header) {
-        return Err(ConfigError::ReservedHeader { setting: "header", name: header.as_str().into() });
-    }
-    Ok(header)
-}
-
-fn header_name(setting: &'static str, name: &str) -> Result<HeaderName, ConfigError> {
-    HeaderName::try_from(name).map_err(|_| ConfigError::HeaderName { setting, name: name.into() })
-}
-
-/// Headers that name a request, a trace or a session. They are listed and not guessed by their endings: some products'
-/// keys are called `…-Request-Id`.
-fn is_correlation_id(name: &str) -> bool {
-    matches!(
-        name,
-        "x-request-id"
-            | "x-requestid"
-            | "request-id"
-            | "x-correlation-id"
-            | "x-correlationid"
-            | "correlation-id"
-            | "x-trace-id"
-            | "x-traceid"
-            | "trace-id"
-            | "x-session-id"
-            | "session-id"
-            | "client-request-id"
-            | "traceparent"
-            | "tracestate"
-            | "baggage"
-            | "b3"
-            | "uber-trace-id"
-            | "sentry-trace"
-            | "elastic-apm-traceparent"
-            | "x-ot-span-context"
-            | "x-client-trace-id"
-            | "x-cloud-trace-context"
-            | "x-datadog-trace-id"
-            | "x-datadog-parent-id"
-            | "x-amzn-trace-id"
-            | "x-amzn-requestid"
-            | "x-amzn-request-id"
-            | "x-amz-request-id"
-            | "x-amz-cf-id"
-            | "x-ms-request-id"
-            | "x-ms-client-request-id"
-            | "x-ms-correlation-request-id"
-            | "x-github-request-id"
-            | "x-vercel-id"
-            | "fly-request-id"
-            | "cf-ray"
-    ) || name.starts_with("x-b3-")
-}
-
-/// Headers that every request has, or that mean something else.
-fn is_taken(name: &str) -> bool {
-    matches!(
-        name,
-        "accept"
-            | "authorization"
-            | "cookie"
-            | "date"
-            | "expect"
-            | "forwarded"
-            | "from"
-            | "host"
-            | "origin"
-            | "referer"
-            | "user-agent"
-            | "via"
-            | "x-api-key"
-            | "idempotent-replayed"
-            | "idempotency-stored"
-    ) || ["accept-", "access-control-", "content-", "if-", "proxy-", "sec-", "x-forwarded-"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
-}
-
-fn check_style(style: &ProblemStyle) -> Result<(), ConfigError> {
-    let is_uri = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte);
-    if style.base.is_empty() || !style.base.bytes().all(is_uri) {
-        return Err(ConfigError::ProblemBase { base: style.base.clone() });
-    }
-    let is_error = |status: &StatusCode| status.is_client_error() || status.is_server_error();
-    match style.statuses.iter().find(|(_, status)| !is_error(status)) {
-        Some(&(code, status)) => Err(ConfigError::Status { code, status }),
-        None => Ok(()),
-    }
-}
-
-fn check_keys(fingerprints: &Fingerprints) -> Result<(), ConfigError> {
-    let all = std::iter::once(&fingerprints.key).chain(&fingerprints.older);
-    let mut ids: Vec<&str> = all.map(|key| key.as_ref().map_or("", FingerprintKey::id)).collect();
-    ids.sort_unstable();
-    match ids.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(ConfigError::FingerprintKeys { id: pair[0].into() }),
-        None => Ok(()),
     }
 }
 

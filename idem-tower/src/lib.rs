@@ -77,6 +77,9 @@
 //! be followed live (server-sent events) do not belong under this layer. A response over the limit goes out whole, and its
 //! retry is told `response-not-retained`, as it is for one that is marked with [`DoNotStore`].
 //!
+//! When the server stops, call [`Idempotency::shutdown`](idem_runner::Idempotency::shutdown) after it: a graceful shutdown
+//! waits for connections, and not for the handlers of clients that have left.
+//!
 //! # What tells a retry from a reused key
 //!
 //! Method, path and query as the client sent them, the content type (essence and charset), and the body: JSON by its meaning,

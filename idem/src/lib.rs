@@ -38,6 +38,11 @@
 mod open;
 mod retention;
 
+/// Compiles the examples of the project's README.
+#[cfg(all(doctest, feature = "sqlite", feature = "axum"))]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 pub use idem_core::{
     AttemptId, Body, Checkpoint, Checkpointed, Checkpoints, Claim, ClaimRow, CommitError, Completion, DEFAULT_LEASE,
     DecodeError, Differences, Fenced, FieldSelector, Fingerprint, FingerprintBuilder, FingerprintKey,

@@ -523,3 +523,18 @@ fn a_resolver_that_lapses_leaves_the_outcome_unknown() {
     let taken = resolve(Some(&held()), &resolve_of(&held(), 5), at(30_000)).write.unwrap();
     assert_eq!(verdict(&taken, &claim_of(9, "a"), at(60_000)), Verdict::Unknown);
 }
+
+#[test]
+fn a_live_attempt_is_the_resolvers_own_only_with_its_token_its_origin_and_the_next_number() {
+    let again = resolve_of(&held(), 5);
+    let taken = resolve(Some(&held()), &again, at(30_000)).write.unwrap();
+    let superseded = Decision { answer: Fenced::Superseded, write: None };
+    for other in [
+        Record { token: token(6), ..taken.clone() },
+        Record { origin: Origin::Release, ..taken.clone() },
+        Record { number: 3, ..taken.clone() },
+        Record { state: State::Released, ..taken },
+    ] {
+        assert_eq!(resolve(Some(&other), &again, at(30_001)), superseded, "{other:?}");
+    }
+}

@@ -1,0 +1,111 @@
+//! What can't work, and is found when a layer is built.
+
+use http::{HeaderName, StatusCode};
+use idem_core::FingerprintKey;
+
+use crate::{ConfigError, fingerprint::Fingerprints, headers::is_framing, problem::ProblemStyle};
+
+pub(super) fn key_header(name: &str) -> Result<HeaderName, ConfigError> {
+    let header = header_name("header", name)?;
+    if is_correlation_id(header.as_str()) {
+        return Err(ConfigError::CorrelationHeader { name: header.as_str().into() });
+    }
+    if is_taken(header.as_str()) || is_framing(&header) {
+        return Err(ConfigError::ReservedHeader { setting: "header", name: header.as_str().into() });
+    }
+    Ok(header)
+}
+
+pub(super) fn header_name(setting: &'static str, name: &str) -> Result<HeaderName, ConfigError> {
+    HeaderName::try_from(name).map_err(|_| ConfigError::HeaderName { setting, name: name.into() })
+}
+
+/// Headers that name a request, a trace or a session. They are listed and not guessed by their endings: some products'
+/// keys are called `…-Request-Id`.
+fn is_correlation_id(name: &str) -> bool {
+    matches!(
+        name,
+        "x-request-id"
+            | "x-requestid"
+            | "request-id"
+            | "x-correlation-id"
+            | "x-correlationid"
+            | "correlation-id"
+            | "x-trace-id"
+            | "x-traceid"
+            | "trace-id"
+            | "x-session-id"
+            | "session-id"
+            | "client-request-id"
+            | "traceparent"
+            | "tracestate"
+            | "baggage"
+            | "b3"
+            | "uber-trace-id"
+            | "sentry-trace"
+            | "elastic-apm-traceparent"
+            | "x-ot-span-context"
+            | "x-client-trace-id"
+            | "x-cloud-trace-context"
+            | "x-datadog-trace-id"
+            | "x-datadog-parent-id"
+            | "x-amzn-trace-id"
+            | "x-amzn-requestid"
+            | "x-amzn-request-id"
+            | "x-amz-request-id"
+            | "x-amz-cf-id"
+            | "x-ms-request-id"
+            | "x-ms-client-request-id"
+            | "x-ms-correlation-request-id"
+            | "x-github-request-id"
+            | "x-vercel-id"
+            | "fly-request-id"
+            | "cf-ray"
+    ) || name.starts_with("x-b3-")
+}
+
+/// Headers that every request has, or that mean something else.
+fn is_taken(name: &str) -> bool {
+    matches!(
+        name,
+        "accept"
+            | "authorization"
+            | "cookie"
+            | "date"
+            | "expect"
+            | "forwarded"
+            | "from"
+            | "host"
+            | "origin"
+            | "referer"
+            | "user-agent"
+            | "via"
+            | "x-api-key"
+            | "idempotent-replayed"
+            | "idempotency-stored"
+    ) || ["accept-", "access-control-", "content-", "if-", "proxy-", "sec-", "x-forwarded-"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+pub(super) fn check_style(style: &ProblemStyle) -> Result<(), ConfigError> {
+    let is_uri = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte);
+    if style.base.is_empty() || !style.base.bytes().all(is_uri) {
+        return Err(ConfigError::ProblemBase { base: style.base.clone() });
+    }
+    let is_error = |status: &StatusCode| status.is_client_error() || status.is_server_error();
+    match style.statuses.iter().find(|(_, status)| !is_error(status)) {
+        Some(&(code, status)) => Err(ConfigError::Status { code, status }),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn check_keys(fingerprints: &Fingerprints) -> Result<(), ConfigError> {
+    let all = std::iter::once(&fingerprints.key).chain(&fingerprints.older);
+    let mut ids: Vec<&str> = all.map(|key| key.as_ref().map_or("", FingerprintKey::id)).collect();
+    ids.sort_unstable();
+    match ids.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(ConfigError::FingerprintKeys { id: pair[0].into() }),
+        None => Ok(()),
+    }
+}
