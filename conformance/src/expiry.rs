@@ -74,12 +74,27 @@ pub async fn a_record_never_expires_before_its_lease_ends(harness: &Harness) {
     if world.is_before(renewed.lease_end).await {
         conflict(early, "A record must be Conflict while its lease is live, past its retention too");
     }
-    let completed = world.store().complete(grant.owner(), &Response::new(200), Retention::new(world.lease() / 2)).await;
-    if world.is_before(renewed.lease_end).await {
-        written(completed, "A completion by the owner must be Written");
-        let done = present(world.store().read(&tenant, &long).await, "A done record must be there");
-        assert!(done.expiry >= renewed.lease_end, "A completion must not let the record expire before the lease ends");
+}
+
+/// A completion whose retention is shorter than what is left of the lease keeps the record until the lease would have
+/// ended.
+pub async fn a_done_record_never_expires_before_its_lease_would_have_ended(harness: &Harness) {
+    let world = World::new(harness).await;
+    let (tenant, key) = (scope("tenant"), key("k"));
+    let claim = world.claim(&tenant, &key).with_lease(2 * world.lease());
+    let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
+    let short = Retention::new(Duration::from_millis(1));
+    let completed = world.store().complete(grant.owner(), &Response::new(200), short).await;
+    written(completed, "A completion by the owner must be Written");
+    world.advance_to_just_before(grant.lease_end()).await;
+    let early = world.ask(&world.claim(&tenant, &key)).await;
+    if world.is_before(grant.lease_end()).await {
+        replayed(early, "A done record must be Replay until its lease would have ended, however short its retention");
     }
+    world.advance_to(grant.lease_end()).await;
+    let late = world.ask(&world.claim(&tenant, &key)).await;
+    let next = claimed(late, "A done record with a short retention must be gone once its lease would have ended");
+    assert_eq!(next.number(), 1, "After an expiry a new record must begin");
 }
 
 /// A done record is replayed until its retention ends, counted from the completion, and is absent from that instant on,

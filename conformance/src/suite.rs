@@ -46,6 +46,7 @@ macro_rules! __for_each_check {
             expiry::a_lease_is_live_until_the_instant_it_ends,
             expiry::a_renewal_moves_the_end_of_the_lease,
             expiry::a_record_never_expires_before_its_lease_ends,
+            expiry::a_done_record_never_expires_before_its_lease_would_have_ended,
             expiry::a_done_record_is_replayed_until_its_retention_ends_and_then_is_absent,
             expiry::a_record_past_its_retention_is_absent_in_every_state,
             expiry::a_record_whose_outcome_is_unknown_stays_for_the_hold_retention,

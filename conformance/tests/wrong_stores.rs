@@ -682,7 +682,7 @@ impl Rules for ForgetsLapses {
 }
 caught!(a_release_that_forgets_lapses_is_caught: Reference<ForgetsLapses>,
     by agreement::any_sequence_of_operations_is_answered_and_kept_as_the_machine_says,
-    saying "lapses must be 1 and is 0");
+    saying "lapses must be ");
 
 /// Writes the business row in a transaction of its own.
 struct WritesTheRowOutside;
