@@ -51,6 +51,16 @@ pub async fn a_claim_repeated_under_its_token_is_claimed_again_as_the_same_attem
         assert_eq!(again.owner(), first.owner(), "A repeated claim must be the same attempt, with the same number");
         assert!(!again.is_repeat(), "A repeated claim is no repeat of the operation");
     }
+    world.advance(world.lease() / 2).await;
+    let before = world.now().await;
+    claimed(world.ask(&claim).await, "A claim repeated under its token must be Claimed again");
+    let record = present(world.store().read(claim.scope(), claim.key()).await, "A claimed record must be there");
+    assert!(
+        before.after(claim.lease()) <= record.lease_end,
+        "A repeated claim must have its whole lease from now, until {:?}; it ends at {:?}",
+        before.after(claim.lease()),
+        record.lease_end
+    );
     let completed = world.store().complete(first.owner(), &Response::new(201), Retention::default()).await;
     written(completed, "A completion by the owner must be Written");
     replayed(world.ask(&claim).await, "A claim repeated under its token must be Replay once the operation is done");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use idem_core::{
-    Checkpoint, Fenced, Grant, OnLapse, Origin, Owner, Record, Response, Retention, State, Store, StoreError,
+    Checkpoint, Fenced, Grant, OnLapse, Origin, Owner, Record, Resolve, Response, Retention, State, Store, StoreError,
 };
 
 use crate::{
@@ -55,7 +55,7 @@ pub async fn a_write_with_the_right_token_and_an_old_number_is_superseded(harnes
     let old = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
     written(world.store().hold(old.owner(), Retention::default()).await, "A hold by the owner must be Written");
     let owner = old.owner();
-    let resolve = idem_core::Resolve::new(owner.scope().clone(), owner.key().clone(), owner.attempt(), claim.token());
+    let resolve = Resolve::new(owner.scope().clone(), owner.key().clone(), owner.attempt(), claim.token());
     let new = written(
         idem_core::resolve(&**world.store(), &resolve).await,
         "A resolve of a held record must be Written, under any token",
@@ -220,10 +220,22 @@ pub async fn a_held_record_goes_to_the_resolver_that_saw_its_attempt(harness: &H
     let record = present(world.store().read(claim.scope(), claim.key()).await, "A resolved record must be there");
     assert_eq!(record.fingerprint.as_ref(), Some(claim.fingerprint()), "A resolver must find the fingerprint");
     assert_eq!((record.on_lapse, record.started), (OnLapse::Hold, true), "A resolver must be under hold, and started");
+    assert_eq!(
+        record.expiry,
+        record.claimed.after(resolve.retention().held()),
+        "A resolved record must stay for the hold retention"
+    );
 
     let again = idem_core::resolve(&**world.store(), &resolve).await;
     let again = written(again, "A resolve repeated under its token must be Written again");
     assert_eq!(again.owner(), new.owner(), "A repeated resolve must be the same attempt");
+    let mut seen = old.owner().attempt();
+    seen.number += 1;
+    let elsewhere = Resolve::new(claim.scope().clone(), claim.key().clone(), seen, resolve.token());
+    superseded(
+        idem_core::resolve(&**world.store(), &elsewhere).await,
+        "A resolve under the same token that saw another attempt is no repetition: it must be Superseded",
+    );
     superseded(
         idem_core::resolve(&**world.store(), &rival).await,
         "A resolve by someone else who saw the old attempt must be Superseded",
@@ -253,7 +265,7 @@ pub async fn only_a_held_or_lapsed_record_can_be_resolved(harness: &Harness) {
             seen.number += 1;
         }
         let known = present(store.read(&tenant, claim.key()).await, "The record must be there");
-        let resolve = idem_core::Resolve::new(tenant.clone(), claim.key().clone(), seen, world.token());
+        let resolve = Resolve::new(tenant.clone(), claim.key().clone(), seen, world.token());
         let rule = format!(
             "A resolve of a record that is not held or lapsed under what was seen ({state}) must be Superseded"
         );
@@ -263,7 +275,7 @@ pub async fn only_a_held_or_lapsed_record_can_be_resolved(harness: &Harness) {
     }
     let absent_key = key("absent");
     let nobody = idem_core::AttemptId { token: world.token(), number: 1 };
-    let resolve = idem_core::Resolve::new(tenant.clone(), absent_key.clone(), nobody, world.token());
+    let resolve = Resolve::new(tenant.clone(), absent_key.clone(), nobody, world.token());
     superseded(store.resolve(&resolve).await, "A resolve of an absent record must be Superseded");
     absent(store.read(&tenant, &absent_key).await, "A resolve must not create a record");
 
@@ -278,6 +290,15 @@ pub async fn only_a_held_or_lapsed_record_can_be_resolved(harness: &Harness) {
         store.complete(grant.owner(), &Response::new(200), Retention::default()).await,
         "A completion by the attempt that was resolved must be Superseded",
     );
+
+    let expired = world.ask(&world.short_claim(&tenant, &key("expired"))).await;
+    let expired = claimed(expired, "A claim of an unused key must be Claimed");
+    written(store.hold(expired.owner(), world.retention()).await, "A hold by the owner must be Written");
+    let record = present(store.read(&tenant, &key("expired")).await, "A held record must be there");
+    world.advance_to(record.expiry).await;
+    let late = store.resolve(&world.resolve(&expired)).await;
+    superseded(late, "A resolve of an expired record must be Superseded; it is absent, swept or not");
+    absent(store.read(&tenant, &key("expired")).await, "A resolve must not bring a record back");
 }
 
 const WRITES: [&str; 6] = ["complete", "release", "forget", "hold", "renew", "checkpoint"];
