@@ -169,8 +169,11 @@ impl Record {
         let lease_end = Timestamp::from_millis(input.i64()?);
         let claimed = Timestamp::from_millis(input.i64()?);
         let expiry = Timestamp::from_millis(input.i64()?);
-        let is_settled = input.bool()?;
-        let settled = Timestamp::from_millis(input.i64()?);
+        let settled = match (input.bool()?, input.i64()?) {
+            (true, instant) => Some(Timestamp::from_millis(instant)),
+            (false, 0) => None,
+            (false, _) => return Err(input.corrupt("it has an instant at which it was not settled")),
+        };
         let fingerprint = match input.bytes()? {
             none if none.is_empty() => None,
             bytes => Some(Fingerprint::from_bytes(&bytes).map_err(|error| match error {
@@ -199,7 +202,7 @@ impl Record {
             fingerprint,
             lease_end,
             claimed,
-            settled: is_settled.then_some(settled),
+            settled,
             expiry,
             on_lapse,
             started,

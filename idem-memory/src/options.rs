@@ -6,7 +6,7 @@ use idem_core::ManualClock;
 
 use crate::{MemoryStore, clock::Clock, records::Records};
 
-/// How many records a store holds that was not told otherwise: a million, some 450 MB of tiny ones.
+/// How many records a store holds that was not told otherwise: a million, some 400 MB of tiny ones.
 pub const DEFAULT_MAX_RECORDS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
 
 /// Sets up a [`MemoryStore`].

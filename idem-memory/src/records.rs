@@ -35,11 +35,23 @@ pub(crate) struct Records {
     limit: NonZeroUsize,
 }
 
-/// Where a record lives: a function of scope and key.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Name {
-    pub(crate) scope: Scope,
-    pub(crate) key: Key,
+/// Stands between scope and key. Neither may hold a control character, so two names never become one; and it sorts before
+/// all that they may hold, so that names have the order of scope, then key.
+const BETWEEN: char = '\0';
+
+/// Where a record lives: a function of scope and key. One string, since a record has one and most records are small.
+pub(crate) fn name(scope: &Scope, key: &Key) -> String {
+    let (scope, key) = (scope.as_str(), key.as_str());
+    let mut name = String::with_capacity(scope.len() + BETWEEN.len_utf8() + key.len());
+    name.push_str(scope);
+    name.push(BETWEEN);
+    name.push_str(key);
+    name
+}
+
+/// The scope and the key of a name.
+pub(crate) fn parts(name: &str) -> (&str, &str) {
+    name.split_once(BETWEEN).unwrap_or((name, ""))
 }
 
 /// What an operation came to.
@@ -71,7 +83,7 @@ impl Records {
     pub(crate) fn decide<A>(
         &self,
         operation: &'static str,
-        name: &Name,
+        name: &str,
         rule: impl Fn(Option<&Record>, Timestamp) -> Result<Decision<A>, StoreError>,
     ) -> Result<Outcome<A>, StoreError> {
         loop {
@@ -92,7 +104,7 @@ impl Records {
     fn try_decide<A>(
         &self,
         operation: &'static str,
-        name: &Name,
+        name: &str,
         rule: impl Fn(Option<&Record>, Timestamp) -> Result<Decision<A>, StoreError>,
     ) -> Result<Option<Outcome<A>>, StoreError> {
         let shard = self.shard(name);
@@ -123,7 +135,7 @@ impl Records {
     }
 
     /// The live record, and when it was judged.
-    pub(crate) fn read(&self, operation: &'static str, name: &Name) -> Result<(Option<Record>, Timestamp), StoreError> {
+    pub(crate) fn read(&self, operation: &'static str, name: &str) -> Result<(Option<Record>, Timestamp), StoreError> {
         let entries = self.shard(name).lock();
         let now = self.clock.now();
         let found = entries.find(name);
@@ -133,7 +145,7 @@ impl Records {
     }
 
     /// Told whenever an attempt on a record beside or under this name is over.
-    pub(crate) fn changed(&self, name: &Name) -> &Notify {
+    pub(crate) fn changed(&self, name: &str) -> &Notify {
         &self.shard(name).changed
     }
 
@@ -172,8 +184,8 @@ impl Records {
     pub(crate) fn select(
         &self,
         operation: &'static str,
-        mut wanted: impl FnMut(&Name, &Record, Timestamp) -> bool,
-    ) -> Result<Vec<(Arc<Name>, Record)>, StoreError> {
+        mut wanted: impl FnMut(&str, &Record, Timestamp) -> bool,
+    ) -> Result<Vec<(Arc<str>, Record)>, StoreError> {
         let mut selected = Vec::new();
         for shard in &self.shards {
             let entries = shard.lock();
@@ -189,7 +201,7 @@ impl Records {
         Ok(selected)
     }
 
-    fn shard(&self, name: &Name) -> &Shard {
+    fn shard(&self, name: &str) -> &Shard {
         // The number of shards is far below 2^32: nothing is lost.
         &self.shards[self.hasher.hash_one(name) as usize % SHARDS]
     }
@@ -227,10 +239,10 @@ impl Shard {
 
 #[derive(Default)]
 struct Entries {
-    by_name: HashMap<Arc<Name>, Entry>,
+    by_name: HashMap<Arc<str>, Entry>,
     /// One entry for each record, at its expiry or before it: records that expire later are filed again only when
     /// their turn comes, since most never expire at the instant that they were first filed under.
-    by_expiry: BTreeSet<(Timestamp, Arc<Name>)>,
+    by_expiry: BTreeSet<(Timestamp, Arc<str>)>,
 }
 
 /// A record. It is kept encoded: that takes half the room, and holds on to no buffer that its parts were cut from.
@@ -242,11 +254,11 @@ struct Entry {
 }
 
 impl Entries {
-    fn find(&self, name: &Name) -> Result<Option<Record>, idem_core::DecodeError> {
+    fn find(&self, name: &str) -> Result<Option<Record>, idem_core::DecodeError> {
         self.by_name.get(name).map(|entry| Record::decode(entry.bytes.clone())).transpose()
     }
 
-    fn put(&mut self, name: &Name, record: &Record) {
+    fn put(&mut self, name: &str, record: &Record) {
         let bytes = Bytes::from(record.encode().into_boxed_slice());
         let expiry = record.expiry;
         match self.by_name.get_mut(name) {
@@ -254,14 +266,14 @@ impl Entries {
                 entry.bytes = bytes;
                 entry.expiry = expiry;
                 if expiry < entry.filed
-                    && let Some((_, name)) = self.by_expiry.take(&(entry.filed, Arc::new(name.clone())))
+                    && let Some((_, name)) = self.by_expiry.take(&(entry.filed, name.into()))
                 {
                     self.by_expiry.insert((expiry, name));
                     entry.filed = expiry;
                 }
             }
             None => {
-                let name = Arc::new(name.clone());
+                let name = Arc::<str>::from(name);
                 self.by_expiry.insert((expiry, name.clone()));
                 self.by_name.insert(name, Entry { bytes, expiry, filed: expiry });
             }
@@ -295,7 +307,7 @@ impl Entries {
     fn purge(&mut self, scope: &Scope, now: Timestamp, limit: usize) -> (usize, usize) {
         let mut live = 0;
         let mut doomed = Vec::new();
-        for (name, entry) in self.by_name.iter().filter(|(name, _)| name.scope == *scope) {
+        for (name, entry) in self.by_name.iter().filter(|(name, _)| parts(name).0 == scope.as_str()) {
             if live == limit {
                 break;
             }

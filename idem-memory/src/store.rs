@@ -10,7 +10,7 @@ use idem_core::{
 
 use crate::{
     Builder,
-    records::{Name, Records},
+    records::{Records, name, parts},
     wait,
 };
 
@@ -141,14 +141,13 @@ impl Store for MemoryStore {
 
     async fn lapsed(&self, after: Option<(&Scope, &Key)>, limit: NonZeroUsize) -> Result<Vec<Lapsed>, StoreError> {
         let after = after.map(|(scope, key)| name(scope, key));
-        let mut lapsed = self.0.select("lapsed", |name, record, now| {
+        let mut found = self.0.select("lapsed", |name, record, now| {
             let waits = record.state == State::Held || record.is_lapsed(now);
-            waits && after.as_ref().is_none_or(|after| name > after)
+            waits && after.as_deref().is_none_or(|after| name > after)
         })?;
-        lapsed.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        lapsed.truncate(limit.get());
-        let lapsed = lapsed.into_iter();
-        Ok(lapsed.map(|(name, record)| Lapsed { scope: name.scope.clone(), key: name.key.clone(), record }).collect())
+        found.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        found.truncate(limit.get());
+        found.into_iter().map(|(name, record)| lapsed(&name, record)).collect()
     }
 
     async fn purge(&self, scope: &Scope, limit: NonZeroUsize) -> Result<usize, StoreError> {
@@ -161,6 +160,13 @@ impl Store for MemoryStore {
     }
 }
 
-fn name(scope: &Scope, key: &Key) -> Name {
-    Name { scope: scope.clone(), key: key.clone() }
+fn lapsed(name: &str, record: Record) -> Result<Lapsed, StoreError> {
+    let (scope, key) = parts(name);
+    match (Scope::from_stored(scope), Key::new(key)) {
+        (Ok(scope), Ok(key)) => Ok(Lapsed { scope, key, record }),
+        _ => {
+            let message = "the name of a record is not one that a claim could give";
+            Err(StoreError::new(StoreErrorKind::Corrupt, BACKEND, "lapsed", message))
+        }
+    }
 }

@@ -196,6 +196,19 @@ async fn lapsed_lists_what_waits_for_someone_in_pages_by_scope_and_key() {
     assert_eq!(names, ["a", "b", "c", "d"]);
 }
 
+#[tokio::test]
+async fn lapsed_lists_records_of_the_global_scope_too_and_first() {
+    let (store, clock) = manual(10);
+    claimed(&store, "k").await;
+    let global = Claim::new(Scope::global(), key("k"), token(), a_claim("k").fingerprint().clone());
+    assert!(matches!(claim(&store, &global).await.unwrap(), Answer::Claimed(_)));
+    clock.advance(LEASE);
+    let listed = store.lapsed(None, NonZeroUsize::MAX).await.unwrap();
+    let scopes: Vec<_> = listed.into_iter().map(|lapsed| lapsed.scope).collect();
+    assert_eq!(scopes, [Scope::global(), scope()]);
+    assert_eq!(store.purge(&Scope::global(), NonZeroUsize::MAX).await.unwrap(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_fifty_claims_at_once_on_one_key_exactly_one_owns_it_in_each_of_a_thousand_rounds() {
     const TASKS: usize = 50;

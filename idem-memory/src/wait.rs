@@ -5,7 +5,7 @@ use std::{pin::pin, time::Duration};
 use idem_core::{AttemptId, Snapshot, State, StoreError};
 use tokio::time::{Instant, timeout_at};
 
-use crate::records::{Name, Records};
+use crate::records::Records;
 
 /// The least time between two looks for a record that is about to expire.
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
@@ -14,7 +14,7 @@ const LEAST_PAUSE: Duration = Duration::from_millis(10);
 /// those who wait in its shard: there is nothing per waiter, so nothing stays when one is dropped.
 pub(crate) async fn wait(
     records: &Records,
-    name: &Name,
+    name: &str,
     seen: AttemptId,
     at_most: Duration,
 ) -> Result<Option<Snapshot>, StoreError> {

@@ -17,21 +17,24 @@ fn records(limit: usize) -> (Records, ManualClock) {
     (Records::new(NonZeroUsize::new(limit).unwrap(), Clock::Manual(clock.clone())), clock)
 }
 
-fn name(key: &str) -> Name {
-    Name { scope: Scope::new("s").unwrap(), key: Key::new(key).unwrap() }
+fn scope() -> Scope {
+    Scope::new("s").unwrap()
 }
 
-fn a_claim(name: &Name, retention: Duration) -> Claim {
+fn name(key: &str) -> String {
+    super::name(&scope(), &Key::new(key).unwrap())
+}
+
+fn a_claim(key: &str, retention: Duration) -> Claim {
     let fingerprint = Fingerprint::builder().part("body", "x").build().unwrap();
-    Claim::new(name.scope.clone(), name.key.clone(), Token::from_bytes([7; 16]), fingerprint)
+    Claim::new(scope(), Key::new(key).unwrap(), Token::from_bytes([7; 16]), fingerprint)
         .with_lease(Duration::from_secs(1))
         .with_retention(Retention::new(retention).with_held(retention))
 }
 
 fn claim(records: &Records, key: &str, retention: Duration) -> Result<Outcome<Verdict>, StoreError> {
-    let name = name(key);
-    let claim = a_claim(&name, retention);
-    records.decide("claim", &name, |found, now| Ok(machine::claim(found, &claim, now).unwrap()))
+    let claim = a_claim(key, retention);
+    records.decide("claim", &name(key), |found, now| Ok(machine::claim(found, &claim, now).unwrap()))
 }
 
 fn set_expiry(records: &Records, key: &str, at: i64) {
@@ -148,8 +151,8 @@ fn a_purge_counts_live_records_of_its_scope_alone() {
         claim(&records, &format!("live-{n}"), MINUTE).unwrap();
     }
     assert_eq!(records.purge(&Scope::new("t").unwrap(), usize::MAX), 0);
-    assert_eq!(records.purge(&name("k").scope, 3), 3);
-    assert_eq!(records.purge(&name("k").scope, 3), 2);
+    assert_eq!(records.purge(&scope(), 3), 3);
+    assert_eq!(records.purge(&scope(), 3), 2);
     assert_eq!((records.count(), filed(&records)), (0, 0));
 }
 
@@ -163,7 +166,7 @@ fn a_panic_under_the_lock_leaves_the_store_usable_and_the_record_as_it_was() {
     assert!(caught.is_err());
     assert!(records.shard(&name("k")).entries.is_poisoned(), "the panic happened under the lock");
     assert_eq!(records.read("read", &name("k")).unwrap().0, before);
-    let owner = Owner::nobody(name("k").scope, name("k").key);
+    let owner = Owner::nobody(scope(), Key::new("k").unwrap());
     records.decide("release", &name("k"), |found, now| Ok(machine::release(found, &owner, now))).unwrap();
 }
 
@@ -172,11 +175,25 @@ fn a_record_holds_on_to_no_buffer_that_its_parts_were_cut_from() {
     let (records, _) = records(10);
     let whole = Bytes::from(vec![b'x'; 1 << 20]);
     let rule = |_: Option<&Record>, now| {
-        let claim = a_claim(&name("k"), MINUTE);
+        let claim = a_claim("k", MINUTE);
         let mut record = machine::claim(None, &claim, now).unwrap().write.unwrap();
         record.state = State::Done(idem_core::Response::new(200).with_body(whole.slice(..10)));
         Ok(Decision { answer: (), write: Some(record) })
     };
     drop(records.decide("test", &name("k"), rule).unwrap());
     assert!(whole.is_unique());
+}
+
+#[test]
+fn names_are_told_apart_and_sorted_by_scope_then_key() {
+    let names =
+        [("a", "z"), ("a b", "a"), ("a\u{a0}", "a"), ("aa", "a"), ("ab", "a"), ("b", "a"), ("b", "aa"), ("b", "é")];
+    let whole: Vec<_> =
+        names.iter().map(|(scope, key)| super::name(&Scope::new(scope).unwrap(), &Key::new(key).unwrap())).collect();
+    let mut by_parts = names;
+    by_parts.sort_unstable();
+    let mut sorted = whole.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted.iter().map(|name| parts(name)).collect::<Vec<_>>(), by_parts);
+    assert_eq!(whole.iter().map(|name| parts(name)).collect::<Vec<_>>(), names);
 }

@@ -1,0 +1,500 @@
+//! Concurrency: many tasks on several handles, started together, and one outcome for each key.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use idem_core::{Answer, Checkpoint, Checkpointed, Claim, Fenced, Grant, Response, Retention, Store, StoreError};
+use tokio::sync::Barrier;
+
+use crate::{
+    Harness,
+    expect::{claimed, ok, present, written},
+    world::{World, fingerprint, key, scope},
+};
+
+/// How many tasks race for one key.
+const TASKS: usize = 32;
+/// On how many handles they are.
+const HANDLES: usize = 4;
+/// How many keys they race for, one after the other.
+const ROUNDS: usize = 100;
+
+/// Of many claims of one unused key exactly one is Claimed, whichever handles they come through, and the others are
+/// Conflict. The stored token is the winner's.
+// cases 004, 005, 011
+pub async fn of_many_claims_of_one_key_at_once_exactly_one_is_claimed(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    let mut total = Count::default();
+    for round in race.rounds() {
+        let key = key(&format!("k-{round}"));
+        let count = race.claims(|_| world.claim(&tenant, &key)).await;
+        count.assert_one_winner(round, "Of the claims of one unused key exactly one must be Claimed");
+        let stored = present(world.store().read(&tenant, &key).await, "A claimed record must be there");
+        let winner = count.grants[0].owner().attempt();
+        assert_eq!(stored.attempt(), winner, "The stored attempt must be the one that was told Claimed");
+        total.add(count);
+    }
+    race.finish(total, "A claim");
+}
+
+/// The same where every claim is for another request: the losers are told Reuse.
+// case 060
+pub async fn of_many_requests_under_one_key_at_once_exactly_one_is_claimed_and_the_others_are_reuse(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    let mut total = Count::default();
+    for round in race.rounds() {
+        let key = key(&format!("k-{round}"));
+        let request = |task| fingerprint(&format!("request {task}"));
+        let count = race.claims(|task| Claim::new(tenant.clone(), key.clone(), world.token(), request(task))).await;
+        assert_eq!(
+            (count.grants.len(), count.reuses + count.busy),
+            (1, TASKS - 1),
+            "Of different requests under one unused key exactly one must be Claimed and the others Reuse; round {round} \
+             had {count:?}"
+        );
+        total.add(count);
+    }
+    race.finish(total, "A request");
+}
+
+/// Of many claims of one lapsed record exactly one takes it over, as attempt 2, and the others are Conflict.
+pub async fn of_many_claims_of_a_lapsed_record_at_once_exactly_one_takes_it_over(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    let mut end = world.now().await;
+    for round in race.rounds() {
+        let claim = world.claim(&tenant, &key(&format!("k-{round}"))).with_lease(world.lease());
+        end = end.max(claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed").lease_end());
+    }
+    world.advance_to(end).await;
+    let mut total = Count::default();
+    for round in race.rounds() {
+        let key = key(&format!("k-{round}"));
+        let count = race.claims(|_| world.claim(&tenant, &key)).await;
+        count.assert_one_winner(round, "Of the claims of one lapsed record exactly one must be TakenOver");
+        assert_eq!((count.takeovers, count.grants[0].number()), (1, 2), "A takeover must be attempt 2");
+        total.add(count);
+    }
+    race.finish(total, "A takeover");
+}
+
+/// Of many claims of one released record exactly one is Claimed, as attempt 2, and the others are Conflict.
+pub async fn of_many_claims_of_a_released_record_at_once_exactly_one_is_claimed(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    let mut total = Count::default();
+    for round in race.rounds() {
+        let key = key(&format!("k-{round}"));
+        let first = claimed(world.ask(&world.claim(&tenant, &key)).await, "A claim of an unused key must be Claimed");
+        written(world.store().release(first.owner()).await, "A release by the owner must be Written");
+        let count = race.claims(|_| world.claim(&tenant, &key)).await;
+        count.assert_one_winner(round, "Of the claims of one released record exactly one must be Claimed");
+        assert_eq!(count.grants[0].number(), 2, "The attempt after a release must be attempt 2");
+        total.add(count);
+    }
+    race.finish(total, "A claim");
+}
+
+/// Of many resolvers that saw the same attempt exactly one gets its record.
+pub async fn of_many_resolvers_of_one_record_at_once_exactly_one_gets_it(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    let mut winners = 0;
+    for round in race.rounds() {
+        let key = key(&format!("k-{round}"));
+        let first = claimed(world.ask(&world.claim(&tenant, &key)).await, "A claim of an unused key must be Claimed");
+        let held = world.store().hold(first.owner(), Retention::default()).await;
+        written(held, "A hold by the owner must be Written");
+        let answers = race
+            .run(|_| {
+                let resolve = world.resolve(&first);
+                move |store: Arc<dyn Store>| async move { idem_core::resolve(&*store, &resolve).await }
+            })
+            .await;
+        let grants: Vec<Grant> = answers
+            .into_iter()
+            .filter_map(|answer| match ok(answer) {
+                Fenced::Written(grant) => Some(grant),
+                Fenced::Superseded => None,
+            })
+            .collect();
+        assert_eq!(grants.len(), 1, "Of the resolvers of one record exactly one must get it; round {round}");
+        let stored = present(world.store().read(&tenant, &key).await, "A resolved record must be there");
+        assert_eq!(stored.attempt(), grants[0].owner().attempt(), "The stored attempt must be the winner's");
+        winners += grants.len();
+    }
+    race.assert_collided();
+    assert_eq!(winners, ROUNDS, "Every record must have gone to one resolver");
+}
+
+/// A completion that meets takeovers of its lapsed record has exactly one outcome: it is stored and every claim is
+/// answered with it, or one claim took over and the completion is Superseded.
+// case 018
+pub async fn a_completion_that_meets_takeovers_is_stored_or_superseded_and_never_both(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    let mut owners = Vec::new();
+    let mut end = world.now().await;
+    for round in race.rounds() {
+        let claim = world.claim(&tenant, &key(&format!("k-{round}"))).with_lease(world.lease());
+        let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
+        end = end.max(grant.lease_end());
+        owners.push(grant);
+    }
+    world.advance_to(end).await;
+    let (mut stored, mut taken) = (0, 0);
+    for round in race.rounds() {
+        let key = key(&format!("k-{round}"));
+        let response = Response::new(201).with_body(format!("round {round}"));
+        // Not always the first to start.
+        let completer = round % TASKS;
+        let answers = race
+            .run(|task| {
+                let owner = (task == completer).then(|| owners[round].owner().clone());
+                let (claim, response) = (world.claim(&tenant, &key), response.clone());
+                move |store: Arc<dyn Store>| async move {
+                    match owner {
+                        Some(owner) => {
+                            let completed = store.complete(&owner, &response, Retention::default()).await?;
+                            Ok(Either::Completed(completed == Fenced::Written(response)))
+                        }
+                        None => idem_core::claim(&*store, &claim).await.map(|answer| Either::Claim(Box::new(answer))),
+                    }
+                }
+            })
+            .await;
+        let (mut completed, mut claims) = (0, Vec::new());
+        for answer in answers {
+            match ok(answer) {
+                Either::Completed(written) => completed += usize::from(written),
+                Either::Claim(answer) => claims.push(Ok(*answer)),
+            }
+        }
+        let count = Count::of(claims);
+        let replays = if completed == 1 { TASKS - 1 - count.busy } else { 0 };
+        assert_eq!(
+            (completed + count.takeovers, count.grants.len(), count.replays),
+            (1, count.takeovers, replays),
+            "A completion that meets takeovers must be stored and replayed to all, or superseded by exactly one; round \
+             {round} had {completed} completions and {count:?}"
+        );
+        let record = present(world.store().read(&tenant, &key).await, "A record that was raced for must be there");
+        assert_eq!(record.number as usize, 1 + count.takeovers, "The stored attempt must be the one that won");
+        stored += completed;
+        taken += count.takeovers;
+    }
+    race.assert_collided();
+    assert_eq!(stored + taken, ROUNDS, "Every record must have been completed or taken over");
+}
+
+/// When an attempt completes many times at once with different responses, one is recorded, and every call is answered
+/// with that one.
+pub async fn of_many_completions_by_one_attempt_one_is_recorded_and_all_are_answered_with_it(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    for round in race.rounds() {
+        let key = key(&format!("k-{round}"));
+        let grant = claimed(world.ask(&world.claim(&tenant, &key)).await, "A claim of an unused key must be Claimed");
+        let answers = race
+            .run(|task| {
+                let owner = grant.owner().clone();
+                let response = Response::new(200).with_body(format!("completion {task}"));
+                move |store: Arc<dyn Store>| async move { store.complete(&owner, &response, Retention::default()).await }
+            })
+            .await;
+        let mut recorded: Vec<_> =
+            answers.into_iter().map(|answer| written(answer, "A completion by the owner must be Written")).collect();
+        recorded.dedup();
+        assert_eq!(recorded.len(), 1, "All completions of one attempt must be answered with the one that was recorded");
+    }
+    race.assert_collided();
+}
+
+/// When an attempt keeps many values under one name at once, the first stays and every call is answered with it.
+pub async fn of_many_checkpoints_of_one_name_at_once_one_is_kept_and_all_are_answered_with_it(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    for round in race.rounds() {
+        let key = key(&format!("k-{round}"));
+        let grant = claimed(world.ask(&world.claim(&tenant, &key)).await, "A claim of an unused key must be Claimed");
+        let answers = race
+            .run(|task| {
+                let owner = grant.owner().clone();
+                let checkpoint = Checkpoint::new("charge", format!("charge {task}")).expect("a valid name");
+                move |store: Arc<dyn Store>| async move { store.checkpoint(&owner, &checkpoint).await }
+            })
+            .await;
+        let mut kept: Vec<_> =
+            answers.into_iter().map(|answer| written(answer, "A checkpoint by the owner must be Written")).collect();
+        kept.dedup();
+        assert_eq!(kept.len(), 1, "All checkpoints of one name must be answered with the value that was kept first");
+        let record = present(world.store().read(&tenant, &key).await, "A record with a checkpoint must be there");
+        let stored = record.checkpoints.find("charge").cloned();
+        assert_eq!(stored.map(Checkpointed::Kept), kept.pop(), "The stored value must be the one that was answered");
+    }
+    race.assert_collided();
+}
+
+/// Tasks that claim one key and give it back, over and over, never own it at the same time, and the attempts are
+/// numbered without a gap.
+pub async fn a_key_that_is_claimed_and_released_at_once_has_one_owner_at_a_time_and_no_gap_in_its_numbers(
+    harness: &Harness,
+) {
+    const WORKERS: usize = 8;
+    const GRANTS: usize = 12;
+
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let (tenant, busy_key) = (scope("tenant"), key("busy"));
+    let owners = Arc::new(AtomicUsize::new(0));
+    let barrier = Arc::new(Barrier::new(WORKERS));
+    let tasks: Vec<_> = (0..WORKERS)
+        .map(|worker| {
+            let store = Arc::clone(&race.handles[worker % HANDLES]);
+            let claims: Vec<_> = (0..GRANTS).map(|_| world.claim(&tenant, &busy_key)).collect();
+            let (owners, barrier) = (Arc::clone(&owners), Arc::clone(&barrier));
+            tokio::spawn(async move {
+                barrier.wait().await;
+                for claim in claims {
+                    let grant = loop {
+                        match ok(idem_core::claim(&*store, &claim).await) {
+                            Answer::Claimed(grant) => break grant,
+                            Answer::Conflict { .. } => tokio::task::yield_now().await,
+                            other => panic!(
+                                "A claim of a contended key must be Claimed or Conflict; the store answered {other:?}"
+                            ),
+                        }
+                    };
+                    let before = owners.fetch_add(1, Ordering::SeqCst);
+                    assert_eq!(before, 0, "Nobody may be told Claimed while another attempt owns the key");
+                    tokio::task::yield_now().await;
+                    owners.fetch_sub(1, Ordering::SeqCst);
+                    written(store.release(grant.owner()).await, "A release by the owner must be Written");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        joined(task).await;
+    }
+    let record = present(world.store().read(&tenant, &busy_key).await, "A released record must be there");
+    assert_eq!(
+        record.number as usize,
+        WORKERS * GRANTS,
+        "Every grant must have been one attempt, numbered without a gap"
+    );
+}
+
+/// Claims of different unused keys at once are all Claimed: none is told Conflict because of another.
+pub async fn claims_of_different_keys_at_once_are_all_claimed(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    for round in race.rounds() {
+        let count = race.claims(|task| world.claim(&tenant, &key(&format!("k-{round}-{task}")))).await;
+        assert_eq!(
+            count.grants.len(),
+            TASKS,
+            "A claim of an unused key must be Claimed, whatever other keys are claimed meanwhile; round {round} had \
+             {count:?}"
+        );
+    }
+    race.assert_collided();
+}
+
+/// A takeover, and not a conflict, is what a claim of a lapsed record gets while other keys are busy.
+pub async fn takeovers_of_different_keys_at_once_all_succeed(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    let mut end = world.now().await;
+    for task in 0..TASKS {
+        let claim = world.claim(&tenant, &key(&format!("k-{task}"))).with_lease(world.lease());
+        end = end.max(claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed").lease_end());
+    }
+    world.advance_to(end).await;
+    let count = race.claims(|task| world.claim(&tenant, &key(&format!("k-{task}")))).await;
+    assert_eq!(
+        count.takeovers, TASKS,
+        "A claim of a lapsed record must be TakenOver, whatever other keys are claimed meanwhile; there were {count:?}"
+    );
+}
+
+enum Either {
+    Completed(bool),
+    Claim(Box<Answer>),
+}
+
+/// What the claims of one round, or of all, were answered.
+#[derive(Debug, Default)]
+struct Count {
+    grants: Vec<Grant>,
+    takeovers: usize,
+    conflicts: usize,
+    /// Those of the conflicts that the store did not look at: their owner was finishing.
+    busy: usize,
+    replays: usize,
+    reuses: usize,
+    others: Vec<Answer>,
+}
+
+impl Count {
+    #[track_caller]
+    fn of(answers: Vec<Result<Answer, StoreError>>) -> Self {
+        let mut count = Self::default();
+        for answer in answers {
+            match ok(answer) {
+                Answer::Claimed(grant) => count.grants.push(grant),
+                Answer::TakenOver(grant) => {
+                    count.takeovers += 1;
+                    count.grants.push(grant);
+                }
+                Answer::Conflict { seen, .. } => {
+                    count.conflicts += 1;
+                    count.busy += usize::from(seen.is_none());
+                }
+                Answer::Replay { .. } => count.replays += 1,
+                Answer::Reuse { .. } => count.reuses += 1,
+                other => count.others.push(other),
+            }
+        }
+        count
+    }
+
+    #[track_caller]
+    fn assert_one_winner(&self, round: usize, rule: &str) {
+        assert_eq!(
+            (self.grants.len(), self.conflicts),
+            (1, TASKS - 1),
+            "{rule} and the others Conflict; round {round} had {self:?}"
+        );
+    }
+
+    fn add(&mut self, other: Self) {
+        self.grants.extend(other.grants);
+        self.takeovers += other.takeovers;
+        self.conflicts += other.conflicts;
+        self.busy += other.busy;
+        self.replays += other.replays;
+        self.reuses += other.reuses;
+        self.others.extend(other.others);
+    }
+}
+
+/// Handles that have been used, and what is known of the tasks that raced on them.
+struct Race {
+    handles: Vec<Arc<dyn Store>>,
+    in_flight: Arc<AtomicUsize>,
+    /// The most calls that were in flight at one moment.
+    most: Arc<AtomicUsize>,
+}
+
+impl Race {
+    /// Opens the handles and uses each once, so that none connects or prepares anything during the race.
+    async fn new(world: &World<'_>) -> Self {
+        let mut handles = Vec::new();
+        for number in 0..HANDLES {
+            let handle = world.open().await;
+            let claim = world.claim(&scope("warm-up"), &key(&format!("k-{number}")));
+            let grant = claimed(idem_core::claim(&*handle, &claim).await, "A claim of an unused key must be Claimed");
+            let completed = handle.complete(grant.owner(), &Response::new(200), Retention::default()).await;
+            written(completed, "A completion by the owner must be Written");
+            handles.push(handle);
+        }
+        Self { handles, in_flight: Arc::default(), most: Arc::default() }
+    }
+
+    fn rounds(&self) -> std::ops::Range<usize> {
+        0..ROUNDS
+    }
+
+    /// Starts the tasks behind a barrier, spread over the handles, and gives what they gave, in their order.
+    async fn run<T, F>(&self, action: impl Fn(usize) -> F) -> Vec<T::Output>
+    where
+        F: FnOnce(Arc<dyn Store>) -> T,
+        T: Future<Output: Send> + Send + 'static,
+    {
+        let barrier = Arc::new(Barrier::new(TASKS));
+        let started = Arc::new(AtomicUsize::new(0));
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|task| {
+                let call = action(task)(Arc::clone(&self.handles[task % HANDLES]));
+                let barrier = Arc::clone(&barrier);
+                let (in_flight, most) = (Arc::clone(&self.in_flight), Arc::clone(&self.most));
+                let started = Arc::clone(&started);
+                tokio::spawn(async move {
+                    barrier.wait().await;
+                    most.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    meet(&started);
+                    let gave = call.await;
+                    in_flight.fetch_sub(1, Ordering::SeqCst);
+                    gave
+                })
+            })
+            .collect();
+        let mut gave = Vec::with_capacity(TASKS);
+        for task in tasks {
+            gave.push(joined(task).await);
+        }
+        gave
+    }
+
+    /// The same with claims, and counts what they were answered.
+    async fn claims(&self, claim: impl Fn(usize) -> Claim) -> Count {
+        let answers = self.run(|task| {
+            let claim = claim(task);
+            move |store: Arc<dyn Store>| async move { idem_core::claim(&*store, &claim).await }
+        });
+        Count::of(answers.await)
+    }
+
+    /// Fails if no two calls ever were in flight together: then nothing was proved.
+    #[track_caller]
+    fn assert_collided(&self) {
+        let most = self.most.load(Ordering::SeqCst);
+        assert!(most > 1, "No two calls were in flight at the same moment, so this run proves nothing: run it again");
+    }
+
+    #[track_caller]
+    fn finish(&self, total: Count, what: &str) {
+        self.assert_collided();
+        let sum = total.grants.len() + total.conflicts + total.reuses + total.replays;
+        assert_eq!(total.grants.len(), ROUNDS, "{what} must have won in each round");
+        assert_eq!((sum, total.others.len()), (ROUNDS * TASKS, 0), "Every call must have been answered by these rules");
+    }
+}
+
+/// Lets the first of a round wait a moment for a second one on another thread, so that calls which never wait for
+/// anything meet too.
+fn meet(started: &AtomicUsize) {
+    started.fetch_add(1, Ordering::SeqCst);
+    for _ in 0..2_000 {
+        if started.load(Ordering::SeqCst) > 1 {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// The value of a task; its panic, if it had one.
+async fn joined<T>(task: tokio::task::JoinHandle<T>) -> T {
+    match task.await {
+        Ok(value) => value,
+        Err(error) => match error.try_into_panic() {
+            Ok(panicked) => std::panic::resume_unwind(panicked),
+            Err(cancelled) => panic!("a task of the suite was cancelled: {cancelled}"),
+        },
+    }
+}

@@ -1,0 +1,209 @@
+//! Time: leases and retentions are live while `now < end`, by the store's clock, to the millisecond.
+
+use std::time::Duration;
+
+use idem_core::{OnLapse, Response, Retention, Timestamp};
+
+use crate::{
+    Harness,
+    expect::{absent, claimed, conflict, present, replayed, taken_over, unknown, written},
+    world::{World, key, scope},
+};
+
+/// A lease is live until the instant it ends, and lapsed from that instant on.
+// cases 041, 043, 086
+pub async fn a_lease_is_live_until_the_instant_it_ends(harness: &Harness) {
+    let world = World::new(harness).await;
+    let (tenant, key) = (scope("tenant"), key("k"));
+    let claim = world.claim(&tenant, &key).with_lease(world.lease());
+    let first = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
+    world.advance_to_just_before(first.lease_end()).await;
+    let early = world.ask(&world.claim(&tenant, &key)).await;
+    if world.is_before(first.lease_end()).await {
+        let left = conflict(early, "Before its lease ends a record in progress must be Conflict");
+        assert!(left.is_some_and(|left| left > Duration::ZERO), "There must be time left; the store said {left:?}");
+        world.advance_to(first.lease_end()).await;
+        let second = taken_over(
+            world.ask(&world.claim(&tenant, &key)).await,
+            "From the instant its lease ends on, a record in progress must be TakenOver",
+        );
+        assert_eq!(second.number(), 2, "A takeover must be attempt 2");
+    }
+}
+
+/// A renewal moves the end of the lease to its length from now, be it earlier or later than it was.
+pub async fn a_renewal_moves_the_end_of_the_lease(harness: &Harness) {
+    let world = World::new(harness).await;
+    let (tenant, key) = (scope("tenant"), key("k"));
+    let claim = world.claim(&tenant, &key).with_lease(world.lease());
+    let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
+    world.advance_to_just_before(grant.lease_end()).await;
+    for lease in [world.lease(), world.lease() / 2] {
+        let before = world.now().await;
+        written(world.store().renew(grant.owner(), lease).await, "A renewal by the owner must be Written");
+        let after = world.now().await;
+        let record = present(world.store().read(&tenant, &key).await, "A renewed record must be there");
+        assert!(
+            before.after(lease) <= record.lease_end && record.lease_end <= after.after(lease),
+            "A renewed lease must end {lease:?} from now, at {:?}; it ends at {:?}",
+            before.after(lease),
+            record.lease_end
+        );
+    }
+    let end = present(world.store().read(&tenant, &key).await, "A renewed record must be there").lease_end;
+    world.advance_to_just_before(end).await;
+    let early = world.ask(&world.claim(&tenant, &key)).await;
+    if world.is_before(end).await {
+        conflict(early, "A renewed lease must be live until its new end");
+    }
+}
+
+/// An attempt that renews for longer than its record's retention keeps the record.
+pub async fn a_record_never_expires_before_its_lease_ends(harness: &Harness) {
+    let world = World::new(harness).await;
+    let (tenant, long) = (scope("tenant"), key("long lease"));
+    let claim = world.claim(&tenant, &long).with_lease(2 * world.lease()).with_retention(Retention::new(world.lease()));
+    let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
+    let record = present(world.store().read(&tenant, &long).await, "A claimed record must be there");
+    assert_eq!(record.expiry, record.lease_end, "A record must not expire before its lease ends");
+    written(world.store().renew(grant.owner(), 4 * world.lease()).await, "A renewal by the owner must be Written");
+    let renewed = present(world.store().read(&tenant, &long).await, "A renewed record must be there");
+    assert_eq!(renewed.expiry, renewed.lease_end, "A renewal must keep the record until the lease ends");
+    world.advance_to_just_before(renewed.lease_end).await;
+    let early = world.ask(&world.claim(&tenant, &long)).await;
+    if world.is_before(renewed.lease_end).await {
+        conflict(early, "A record must be Conflict while its lease is live, past its retention too");
+    }
+    let completed = world.store().complete(grant.owner(), &Response::new(200), Retention::new(world.lease() / 2)).await;
+    if world.is_before(renewed.lease_end).await {
+        written(completed, "A completion by the owner must be Written");
+        let done = present(world.store().read(&tenant, &long).await, "A done record must be there");
+        assert!(done.expiry >= renewed.lease_end, "A completion must not let the record expire before the lease ends");
+    }
+}
+
+/// A done record is replayed until its retention ends, counted from the completion, and is absent from that instant on,
+/// though nobody swept it.
+// cases 087, 090
+pub async fn a_done_record_is_replayed_until_its_retention_ends_and_then_is_absent(harness: &Harness) {
+    let world = World::new(harness).await;
+    let (tenant, key) = (scope("tenant"), key("k"));
+    let grant = claimed(world.ask(&world.short_claim(&tenant, &key)).await, "A claim of an unused key must be Claimed");
+    world.advance(world.lease() / 2).await;
+    let completed = world.store().complete(grant.owner(), &Response::new(201), world.retention()).await;
+    written(completed, "A completion by the owner must be Written");
+    let done = present(world.store().read(&tenant, &key).await, "A done record must be there");
+    let settled = done.settled.expect("A done record must say when it was completed");
+    assert_eq!(done.expiry, settled.after(world.retention().standard()), "Retention must count from the completion");
+
+    world.advance_to_just_before(done.expiry).await;
+    let early = world.ask(&world.claim(&tenant, &key)).await;
+    if world.is_before(done.expiry).await {
+        replayed(early, "Before its retention ends a done record must be Replay");
+    }
+    world.advance_to(done.expiry).await;
+    absent(world.store().read(&tenant, &key).await, "A record past its retention must be absent, swept or not");
+    let next = world.ask(&world.claim(&tenant, &key)).await;
+    let next = claimed(next, "A claim on an expired record must be Claimed; it is absent, swept or not");
+    assert_eq!((next.number(), next.is_repeat()), (1, false), "After an expiry a new record must begin");
+    assert_ne!(next.owner().attempt(), grant.owner().attempt(), "After an expiry a new attempt must own the record");
+}
+
+/// The same for records that are in progress, released or held: past their retention they are absent.
+pub async fn a_record_past_its_retention_is_absent_in_every_state(harness: &Harness) {
+    let world = World::new(harness).await;
+    let tenant = scope("tenant");
+    let names = ["in progress", "released", "held", "under hold"];
+    let mut ends = Vec::new();
+    for name in names {
+        let claim = world.short_claim(&tenant, &key(name));
+        let claim = claim.with_on_lapse(if name == "under hold" { OnLapse::Hold } else { OnLapse::TakeOver });
+        let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
+        match name {
+            "released" => written(world.store().release(grant.owner()).await, "A release by the owner must be Written"),
+            "held" => written(
+                world.store().hold(grant.owner(), world.retention()).await,
+                "A hold by the owner must be Written",
+            ),
+            _ => {}
+        }
+        let record = present(world.store().read(&tenant, &key(name)).await, "The record must be there");
+        let from = if name == "held" { record.settled.unwrap_or(Timestamp::MIN) } else { record.claimed };
+        let stay = if ["held", "under hold"].contains(&name) {
+            world.retention().held()
+        } else {
+            world.retention().standard()
+        };
+        assert_eq!(record.expiry, from.after(stay), "A record {name} must stay for {stay:?}");
+        ends.push((name, record.expiry));
+    }
+    ends.sort_by_key(|(_, end)| *end);
+    for (name, end) in ends {
+        world.advance_to_just_before(end).await;
+        let early = world.store().read(&tenant, &key(name)).await;
+        if world.is_before(end).await {
+            present(early, "Before its retention ends a record must be there");
+        }
+        world.advance_to(end).await;
+        absent(world.store().read(&tenant, &key(name)).await, "A record past its retention must be absent");
+        let other = idem_core::Claim::new(
+            tenant.clone(),
+            key(name),
+            world.token(),
+            crate::world::fingerprint("another request"),
+        );
+        let grant = claimed(world.ask(&other).await, "A claim on an expired record must be Claimed, whatever it was");
+        assert_eq!((grant.number(), grant.is_repeat()), (1, false), "After an expiry a new record must begin");
+    }
+}
+
+/// A held record, and one in progress under hold, stays for the hold retention, past the standard one.
+// case 017
+pub async fn a_record_whose_outcome_is_unknown_stays_for_the_hold_retention(harness: &Harness) {
+    let world = World::new(harness).await;
+    let (tenant, key) = (scope("tenant"), key("k"));
+    let claim = world.short_claim(&tenant, &key).with_on_lapse(OnLapse::Hold);
+    let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
+    written(world.store().renew(grant.owner(), world.lease()).await, "A renewal by the owner must be Written");
+    let record = present(world.store().read(&tenant, &key).await, "A claimed record must be there");
+    world.advance_to(record.claimed.after(world.retention().standard())).await;
+    let late = world.ask(&world.claim(&tenant, &key)).await;
+    if world.is_before(record.expiry).await {
+        unknown(late, "A record under hold must be Unknown past the standard retention too");
+    }
+}
+
+/// Durations are counted in whole milliseconds and rounded up, so that no interval is shorter than what was asked for.
+pub async fn durations_are_rounded_up_to_whole_milliseconds(harness: &Harness) {
+    let world = World::new(harness).await;
+    let (tenant, key) = (scope("tenant"), key("k"));
+    let odd = Duration::new(100, 1_000_001);
+    let claim = world.claim(&tenant, &key).with_lease(odd).with_retention(Retention::new(odd * 3));
+    let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
+    let record = present(world.store().read(&tenant, &key).await, "A claimed record must be there");
+    assert_eq!(record.lease_end.since(record.claimed), Duration::from_millis(100_002), "A lease must be rounded up");
+    assert_eq!(record.expiry.since(record.claimed), Duration::from_millis(300_004), "A retention must be rounded up");
+    let completed = world.store().complete(grant.owner(), &Response::new(200), Retention::new(odd * 5)).await;
+    written(completed, "A completion by the owner must be Written");
+    let done = present(world.store().read(&tenant, &key).await, "A done record must be there");
+    let stay = done.expiry.since(done.settled.unwrap_or(Timestamp::MIN));
+    assert_eq!(stay, Duration::from_millis(500_006), "A retention must be rounded up");
+}
+
+/// Two handles judge by one clock: what one writes the other finds live or lapsed at the same instant.
+// case 084
+pub async fn two_handles_judge_by_one_clock(harness: &Harness) {
+    let world = World::new(harness).await;
+    let other = world.open().await;
+    let (tenant, key) = (scope("tenant"), key("k"));
+    let claim = world.claim(&tenant, &key).with_lease(world.lease());
+    let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
+    world.advance_to_just_before(grant.lease_end()).await;
+    let early = idem_core::claim(&*other, &world.claim(&tenant, &key)).await;
+    if world.is_before(grant.lease_end()).await {
+        conflict(early, "Through another handle a live lease must be Conflict");
+    }
+    world.advance_to(grant.lease_end()).await;
+    let late = idem_core::claim(&*other, &world.claim(&tenant, &key)).await;
+    taken_over(late, "Through another handle a lapsed record must be TakenOver at the instant its lease ends");
+}

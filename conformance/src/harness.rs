@@ -1,0 +1,162 @@
+//! How the suite gets at a store.
+
+use std::{
+    fmt::{self, Display},
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use idem_core::{Store, Timestamp};
+
+use crate::{Place, Transactions};
+
+type Ends<T> = Pin<Box<dyn Future<Output = T>>>;
+type Open = dyn Fn(Place) -> Ends<Arc<dyn Store>> + Send + Sync;
+type Now = dyn Fn(Place) -> Ends<Timestamp> + Send + Sync;
+type Advance = dyn Fn(Place, Duration) -> Ends<()> + Send + Sync;
+
+/// How the suite opens a store, moves its clock, and what the store claims to be beyond the contract.
+///
+/// The contract of [`Store`] is never optional. What a harness does not declare is not checked, and the tests of it say
+/// so in their output.
+#[derive(Clone)]
+pub struct Harness {
+    open: Arc<Open>,
+    clock: Clock,
+    durable: bool,
+    transactions: Option<Arc<dyn Transactions>>,
+}
+
+#[derive(Clone)]
+enum Clock {
+    Place,
+    Hooks { now: Arc<Now>, advance: Arc<Advance> },
+    Host,
+}
+
+impl Harness {
+    /// A store that `open` opens at a place. Called again for the same place it gives another handle on the same
+    /// records. The store judges time by the place's [clock](Place::clock), unless one of [`Harness::clock_hooks`] and
+    /// [`Harness::real_time`] says otherwise.
+    ///
+    /// A check whose store can't be opened fails with the error's text.
+    pub fn new<S, E>(open: impl AsyncFn(Place) -> Result<S, E> + Send + Sync + 'static) -> Self
+    where
+        S: Store + 'static,
+        E: Display,
+    {
+        let open = Arc::new(open);
+        let open = move |place: Place| -> Ends<Arc<dyn Store>> {
+            let open = Arc::clone(&open);
+            Box::pin(async move {
+                match open(place).await {
+                    Ok(store) => Arc::new(store) as Arc<dyn Store>,
+                    Err(error) => panic!("the store could not be opened: {error}"),
+                }
+            })
+        };
+        Self { open: Arc::new(open), clock: Clock::Place, durable: false, transactions: None }
+    }
+
+    /// Declares that records outlive every handle: once all are dropped, opening the place again finds them.
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.durable = true;
+        self
+    }
+
+    /// Declares that a record can be completed in a transaction of the caller's, and how.
+    #[must_use]
+    pub fn transactions(mut self, hook: impl Transactions + 'static) -> Self {
+        self.transactions = Some(Arc::new(hook));
+        self
+    }
+
+    /// For stores that judge time by a clock of their own, such as a database server's, that runs and can be moved:
+    /// `now` tells that clock as the store at the place sees it, `advance` moves it forward by at least the duration,
+    /// for every handle at the place.
+    #[must_use]
+    pub fn clock_hooks(
+        mut self,
+        now: impl AsyncFn(Place) -> Timestamp + Send + Sync + 'static,
+        advance: impl AsyncFn(Place, Duration) + Send + Sync + 'static,
+    ) -> Self {
+        let (now, advance) = (Arc::new(now), Arc::new(advance));
+        self.clock = Clock::Hooks {
+            now: Arc::new(move |place| {
+                let now = Arc::clone(&now);
+                Box::pin(async move { now(place).await })
+            }),
+            advance: Arc::new(move |place, by| {
+                let advance = Arc::clone(&advance);
+                Box::pin(async move { advance(place, by).await })
+            }),
+        };
+        self
+    }
+
+    /// For stores that judge time by the host's clock, which nobody can move: the suite waits in real time, with short
+    /// leases.
+    #[must_use]
+    pub fn real_time(mut self) -> Self {
+        self.clock = Clock::Host;
+        self
+    }
+
+    pub(crate) async fn open(&self, place: &Place) -> Arc<dyn Store> {
+        (self.open)(place.clone()).await
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.durable
+    }
+
+    pub(crate) fn transactional(&self) -> Option<&dyn Transactions> {
+        self.transactions.as_deref()
+    }
+
+    /// Whether the clock stands still between two calls of [`Harness::advance`].
+    pub(crate) fn is_frozen(&self) -> bool {
+        matches!(self.clock, Clock::Place)
+    }
+
+    /// Whether moving the clock means waiting.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self.clock, Clock::Host)
+    }
+
+    pub(crate) async fn now(&self, place: &Place) -> Timestamp {
+        match &self.clock {
+            Clock::Place => place.clock().now(),
+            Clock::Hooks { now, .. } => now(place.clone()).await,
+            Clock::Host => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+            }
+        }
+    }
+
+    pub(crate) async fn advance(&self, place: &Place, by: Duration) {
+        match &self.clock {
+            Clock::Place => place.clock().advance(by),
+            Clock::Hooks { advance, .. } => advance(place.clone(), by).await,
+            Clock::Host => tokio::time::sleep(by).await,
+        }
+    }
+}
+
+impl fmt::Debug for Harness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let clock = match self.clock {
+            Clock::Place => "the place's",
+            Clock::Hooks { .. } => "moved by hooks",
+            Clock::Host => "the host's",
+        };
+        f.debug_struct("Harness")
+            .field("durable", &self.durable)
+            .field("transactions", &self.transactions.is_some())
+            .field("clock", &clock)
+            .finish_non_exhaustive()
+    }
+}

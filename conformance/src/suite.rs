@@ -1,0 +1,124 @@
+//! The list of checks: the one place to add one, by its group and name.
+
+/// Calls `$then!` with `$input` and with every check as `group::name,`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __for_each_check {
+    ([$($then:tt)*] $input:tt) => {
+        $($then)*! {
+            $input
+            scenarios::scenario_1_a_first_attempt_gets_its_payment,
+            scenarios::scenario_2_a_retry_gets_the_same_bytes_and_makes_no_payment,
+            scenarios::scenario_3_another_amount_under_the_key_is_reuse_and_runs_nothing,
+            scenarios::scenario_4_the_same_key_of_another_tenant_is_its_own_payment,
+            scenarios::scenario_5_two_requests_at_once_make_one_payment,
+            scenarios::scenario_6_a_death_after_the_charge_leaves_the_record_in_progress,
+            scenarios::scenario_7_a_retry_before_the_lease_ends_is_a_conflict,
+            scenarios::scenario_8_a_retry_after_the_lease_takes_over_and_gets_the_same_charge,
+            claims::a_claim_of_an_unused_key_is_claimed_as_attempt_1,
+            claims::a_claim_repeated_under_its_token_is_claimed_again_as_the_same_attempt,
+            claims::a_takeover_repeated_under_its_token_is_taken_over_again_as_the_same_attempt,
+            claims::a_claim_gives_the_row_that_it_wrote_or_the_row_that_it_found,
+            claims::a_claim_of_a_record_in_progress_is_a_conflict_that_changes_nothing,
+            claims::a_late_duplicate_of_a_claim_that_is_over_never_owns_the_key_again,
+            claims::a_token_used_for_another_request_is_refused_as_a_breach_of_contract,
+            claims::another_request_under_a_key_is_reuse_in_every_state,
+            claims::an_older_form_of_the_fingerprint_is_a_retry_and_stays_on_the_record,
+            claims::a_record_is_read_for_what_it_is_in_every_state,
+            claims::ten_releases_in_a_row_leave_the_key_usable,
+            claims::a_forgotten_attempt_leaves_the_key_to_a_corrected_request,
+            claims::a_forget_after_possible_effects_keeps_the_fingerprint,
+            claims::checkpoints_reach_the_next_attempt_and_the_first_value_of_a_name_stays,
+            claims::checkpoints_over_64_kib_are_answered_full_and_leave_the_others,
+            claims::a_record_that_lapsed_too_often_is_unknown,
+            claims::on_lapse_rules_of_the_record_and_the_claim_both_count,
+            fencing::an_attempt_that_lost_its_key_changes_nothing,
+            fencing::an_attempt_that_lost_its_key_changes_nothing_after_its_successor_ended,
+            fencing::a_write_with_the_right_token_and_an_old_number_is_superseded,
+            fencing::a_write_with_the_right_number_and_another_token_is_superseded,
+            fencing::a_lapsed_attempt_that_nobody_took_over_may_still_write,
+            fencing::a_repeated_completion_is_answered_with_the_response_that_is_recorded,
+            fencing::an_attempt_ends_once_and_only_the_write_that_ended_it_may_be_repeated,
+            fencing::no_write_brings_a_record_back_that_expired_or_was_purged,
+            fencing::an_attempt_under_hold_that_started_is_never_taken_over,
+            fencing::a_held_record_goes_to_the_resolver_that_saw_its_attempt,
+            fencing::only_a_held_or_lapsed_record_can_be_resolved,
+            expiry::a_lease_is_live_until_the_instant_it_ends,
+            expiry::a_renewal_moves_the_end_of_the_lease,
+            expiry::a_record_never_expires_before_its_lease_ends,
+            expiry::a_done_record_is_replayed_until_its_retention_ends_and_then_is_absent,
+            expiry::a_record_past_its_retention_is_absent_in_every_state,
+            expiry::a_record_whose_outcome_is_unknown_stays_for_the_hold_retention,
+            expiry::durations_are_rounded_up_to_whole_milliseconds,
+            expiry::two_handles_judge_by_one_clock,
+            fidelity::a_replay_equals_the_recorded_response_to_the_byte,
+            fidelity::an_empty_body_is_recorded_and_replayed,
+            fidelity::a_body_of_1_mib_is_replayed_whole,
+            fidelity::a_sealed_body_and_one_not_retained_stay_what_they_are,
+            fidelity::names_are_their_bytes_and_no_two_share_a_record,
+            durability::what_one_handle_wrote_another_sees_at_once,
+            durability::a_handle_that_is_dropped_takes_nothing_from_the_others,
+            durability::what_was_answered_is_there_after_a_restart,
+            durability::a_restart_right_after_an_answer_undoes_nothing,
+            durability::a_lease_goes_on_over_a_restart,
+            cancellation::a_dropped_claim_has_happened_or_not_and_is_found_by_its_token,
+            cancellation::a_dropped_takeover_has_happened_or_not_and_counts_once,
+            cancellation::a_dropped_write_has_happened_or_not_and_can_be_repeated,
+            cancellation::a_dropped_look_leaves_nothing_behind,
+            cancellation::calls_that_are_dropped_disturb_no_other_call,
+            cancellation::a_write_that_arrives_late_does_not_touch_the_next_attempt,
+            transactions::a_commit_stores_the_row_and_the_completion,
+            transactions::a_rollback_stores_neither_and_leaves_the_record_in_progress,
+            transactions::a_superseded_commit_stores_neither,
+            transactions::a_commit_by_an_attempt_that_ended_stores_neither,
+            transactions::a_repeated_commit_is_answered_with_the_recorded_response,
+            transactions::racing_commits_and_takeovers_leave_as_many_rows_as_completions,
+            housekeeping::a_wait_is_ended_by_the_completion_through_another_handle,
+            housekeeping::a_wait_is_ended_by_whatever_ends_the_attempt,
+            housekeeping::a_wait_for_an_attempt_that_is_over_returns_at_once,
+            housekeeping::a_wait_ends_when_its_time_is_over,
+            housekeeping::a_dropped_wait_leaves_nothing_behind,
+            housekeeping::a_sweep_removes_expired_records_alone_and_at_most_its_limit,
+            housekeeping::records_that_wait_for_someone_are_listed_in_order_page_by_page,
+            housekeeping::a_purge_removes_the_records_of_one_scope_alone,
+            housekeeping::a_purge_removes_at_most_its_limit,
+            housekeeping::a_sound_store_passes_its_own_check,
+            concurrency::of_many_claims_of_one_key_at_once_exactly_one_is_claimed,
+            concurrency::of_many_requests_under_one_key_at_once_exactly_one_is_claimed_and_the_others_are_reuse,
+            concurrency::of_many_claims_of_a_lapsed_record_at_once_exactly_one_takes_it_over,
+            concurrency::of_many_claims_of_a_released_record_at_once_exactly_one_is_claimed,
+            concurrency::of_many_resolvers_of_one_record_at_once_exactly_one_gets_it,
+            concurrency::of_many_completions_by_one_attempt_one_is_recorded_and_all_are_answered_with_it,
+            concurrency::of_many_checkpoints_of_one_name_at_once_one_is_kept_and_all_are_answered_with_it,
+            concurrency::a_completion_that_meets_takeovers_is_stored_or_superseded_and_never_both,
+            concurrency::a_key_that_is_claimed_and_released_at_once_has_one_owner_at_a_time_and_no_gap_in_its_numbers,
+            concurrency::claims_of_different_keys_at_once_are_all_claimed,
+            concurrency::takeovers_of_different_keys_at_once_all_succeed,
+            agreement::any_sequence_of_operations_is_answered_and_kept_as_the_machine_says,
+        }
+    };
+}
+
+/// Runs every check against the store of a harness: one `#[test]` each, named as the check.
+///
+/// The argument is an expression that gives a [`Harness`](crate::Harness); every test evaluates it for itself. See the
+/// [crate's documentation](crate) for an example.
+#[macro_export]
+macro_rules! suite {
+    ($harness:expr $(,)?) => {
+        $crate::__for_each_check! { [$crate::__tests] ($harness) }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __tests {
+    (($harness:expr) $($group:ident::$check:ident,)*) => {$(
+        #[test]
+        fn $check() {
+            $crate::run(::core::stringify!($check), $harness, async |harness: &$crate::Harness| {
+                $crate::$group::$check(harness).await;
+            });
+        }
+    )*};
+}

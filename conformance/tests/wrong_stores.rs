@@ -1,0 +1,747 @@
+//! Wrong stores: each makes one plausible mistake, and a named check of the suite must catch it, for the right reason.
+
+mod common;
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use common::{Gap, Marks, Reference, Right, Rules, Slot, Unfenced, apply, right_claim};
+use idem_conformance::{
+    Harness, agreement, cancellation, claims, concurrency, durability, expiry, fencing, fidelity, housekeeping, run,
+    transactions,
+};
+use idem_core::{
+    AttemptId, Body, Checkpoint, Checkpointed, Claim, ClaimRow, Fenced, Key, ManualClock, OnLapse, Origin, Owner,
+    Record, Resolve, Response, Retention, Scope, State, StoreError, Timestamp, machine,
+};
+
+/// One test: the store is caught by the check, whose message holds these words.
+macro_rules! caught {
+    ($test:ident: $store:ty, by $group:ident::$check:ident, saying $words:literal) => {
+        #[test]
+        fn $test() {
+            let finding = finding(Reference::<$store>::harness(), stringify!($check), async |harness: &Harness| {
+                $group::$check(harness).await;
+            });
+            assert!(finding.contains($words), "It was caught, but not for its mistake:\n{finding}");
+        }
+    };
+}
+
+/// What a check says about a store that it catches.
+fn finding(harness: Harness, name: &str, check: impl AsyncFnOnce(&Harness) + Send + 'static) -> String {
+    let name = name.to_owned();
+    let caught = catch_unwind(AssertUnwindSafe(|| run(&name, harness, check)));
+    let panicked: Box<dyn Any + Send> = caught.expect_err("the check must catch the wrong store, and did not");
+    let text = panicked.downcast_ref::<String>().cloned();
+    text.or_else(|| panicked.downcast_ref::<&str>().map(|text| (*text).to_owned())).expect("a panic has a message")
+}
+
+/// Looks up, and then inserts: two requests at once both miss and both run.
+#[derive(Default)]
+struct LooksUpThenInserts;
+impl Rules for LooksUpThenInserts {
+    const GAP: Gap = Gap::Always;
+}
+caught!(a_look_up_followed_by_an_insert_is_caught: LooksUpThenInserts,
+    by concurrency::of_many_claims_of_one_key_at_once_exactly_one_is_claimed,
+    saying "exactly one must be Claimed");
+
+/// Inserts atomically, but takes lapsed records over in two steps.
+#[derive(Default)]
+struct TakesOverInTwoSteps;
+impl Rules for TakesOverInTwoSteps {
+    const GAP: Gap = Gap::OnLapse;
+}
+caught!(a_takeover_in_two_steps_is_caught: TakesOverInTwoSteps,
+    by concurrency::of_many_claims_of_a_lapsed_record_at_once_exactly_one_takes_it_over,
+    saying "exactly one must be TakenOver");
+
+/// Completes whoever has the number, without looking at the token.
+#[derive(Default)]
+struct CompletesWithoutToken;
+impl Rules for CompletesWithoutToken {
+    fn complete(
+        &self,
+        slot: &mut Slot,
+        owner: &Owner,
+        response: &Response,
+        keep: Retention,
+        now: Timestamp,
+    ) -> Fenced<Response> {
+        as_if(
+            slot,
+            owner,
+            |record, owner| AttemptId { token: record.token, ..owner },
+            |slot| Right.complete(slot, owner, response, keep, now),
+        )
+    }
+}
+caught!(a_completion_without_the_token_is_caught: CompletesWithoutToken,
+    by fencing::a_write_with_the_right_number_and_another_token_is_superseded,
+    saying "A complete by an attempt that does not own the record must be Superseded");
+
+/// Completes whoever has the token, without looking at the number.
+#[derive(Default)]
+struct CompletesWithoutNumber;
+impl Rules for CompletesWithoutNumber {
+    fn complete(
+        &self,
+        slot: &mut Slot,
+        owner: &Owner,
+        response: &Response,
+        keep: Retention,
+        now: Timestamp,
+    ) -> Fenced<Response> {
+        as_if(
+            slot,
+            owner,
+            |record, owner| AttemptId { number: record.number, ..owner },
+            |slot| Right.complete(slot, owner, response, keep, now),
+        )
+    }
+}
+caught!(a_completion_without_the_number_is_caught: CompletesWithoutNumber,
+    by fencing::a_write_with_the_right_token_and_an_old_number_is_superseded,
+    saying "A complete by an attempt that does not own the record must be Superseded");
+
+/// The finishing write is an upsert: it brings back records that expired or were deleted.
+#[derive(Default)]
+struct CompletesByUpsert;
+impl Rules for CompletesByUpsert {
+    fn complete(
+        &self,
+        slot: &mut Slot,
+        owner: &Owner,
+        response: &Response,
+        keep: Retention,
+        now: Timestamp,
+    ) -> Fenced<Response> {
+        if slot.as_ref().is_none_or(|record| !record.is_live(now)) {
+            let fingerprint = idem_core::Fingerprint::builder().part("body", "request").build().unwrap();
+            let claim = Claim::new(owner.scope().clone(), owner.key().clone(), owner.attempt().token, fingerprint);
+            *slot = None;
+            let _ = right_claim(slot, &claim, now);
+        }
+        Right.complete(slot, owner, response, keep, now)
+    }
+}
+caught!(a_completion_that_creates_a_record_is_caught: CompletesByUpsert,
+    by fencing::no_write_brings_a_record_back_that_expired_or_was_purged,
+    saying "A complete on a record that is gone must be Superseded");
+
+/// Compares fingerprints against finished records alone.
+#[derive(Default)]
+struct IgnoresTheFingerprintInProgress;
+impl Rules for IgnoresTheFingerprintInProgress {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        match slot.as_ref().filter(|record| record.state == State::InProgress).and_then(|r| r.fingerprint.clone()) {
+            Some(stored) => right_claim(slot, &claim.clone().accepting(stored), now),
+            None => right_claim(slot, claim, now),
+        }
+    }
+}
+caught!(a_fingerprint_ignored_while_in_progress_is_caught: IgnoresTheFingerprintInProgress,
+    by claims::another_request_under_a_key_is_reuse_in_every_state,
+    saying "the key of a record lapsed must be Reuse");
+
+/// Leaves expiry to the sweeper: what was not swept is still replayed.
+#[derive(Default)]
+struct ReplaysExpiredRecords;
+impl Rules for ReplaysExpiredRecords {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        match slot {
+            Some(record) if matches!(record.state, State::Done(_)) => {
+                Ok(ClaimRow::Found { record: record.clone(), now: None })
+            }
+            _ => right_claim(slot, claim, now),
+        }
+    }
+}
+caught!(a_replay_of_an_expired_record_is_caught: ReplaysExpiredRecords,
+    by expiry::a_done_record_is_replayed_until_its_retention_ends_and_then_is_absent,
+    saying "A claim on an expired record must be Claimed");
+
+/// Keeps bodies in a JSON column, which re-orders and re-formats them.
+#[derive(Default)]
+struct KeepsBodiesAsJson;
+impl Rules for KeepsBodiesAsJson {
+    fn complete(
+        &self,
+        slot: &mut Slot,
+        owner: &Owner,
+        response: &Response,
+        keep: Retention,
+        now: Timestamp,
+    ) -> Fenced<Response> {
+        let response = with_body(response, |body| match std::str::from_utf8(body) {
+            Ok(text) if text.starts_with('{') => text.split_whitespace().collect::<String>().into(),
+            _ => body.clone(),
+        });
+        Right.complete(slot, owner, &response, keep, now)
+    }
+}
+caught!(a_body_kept_as_json_is_caught: KeepsBodiesAsJson,
+    by fidelity::a_replay_equals_the_recorded_response_to_the_byte,
+    saying "its body, of");
+
+/// Keeps bodies in a text column: bytes that are no text do not survive.
+#[derive(Default)]
+struct KeepsBodiesAsText;
+impl Rules for KeepsBodiesAsText {
+    fn complete(
+        &self,
+        slot: &mut Slot,
+        owner: &Owner,
+        response: &Response,
+        keep: Retention,
+        now: Timestamp,
+    ) -> Fenced<Response> {
+        let response = with_body(response, |body| String::from_utf8_lossy(body).into_owned().into());
+        Right.complete(slot, owner, &response, keep, now)
+    }
+}
+caught!(a_body_kept_as_text_is_caught: KeepsBodiesAsText,
+    by fidelity::a_replay_equals_the_recorded_response_to_the_byte,
+    saying "its body, of");
+
+/// Keeps headers in a map: their order and those that repeat are lost.
+#[derive(Default)]
+struct KeepsHeadersInAMap;
+impl Rules for KeepsHeadersInAMap {
+    fn complete(
+        &self,
+        slot: &mut Slot,
+        owner: &Owner,
+        response: &Response,
+        keep: Retention,
+        now: Timestamp,
+    ) -> Fenced<Response> {
+        let headers: std::collections::BTreeMap<_, _> = response.headers().iter().cloned().collect();
+        let mut kept = Response::new(response.status()).with_kept(response.body().clone());
+        for (name, value) in headers {
+            kept = kept.with_header(name, value);
+        }
+        for (name, value) in response.trailers() {
+            kept = kept.with_trailer(name.clone(), value.clone());
+        }
+        Right.complete(slot, owner, &kept, keep, now)
+    }
+}
+caught!(headers_kept_in_a_map_are_caught: KeepsHeadersInAMap,
+    by fidelity::a_replay_equals_the_recorded_response_to_the_byte,
+    saying "its headers, in their order");
+
+/// Has a column of 64 KiB for bodies, and a driver that cuts what is longer.
+#[derive(Default)]
+struct CutsLargeBodies;
+impl Rules for CutsLargeBodies {
+    fn complete(
+        &self,
+        slot: &mut Slot,
+        owner: &Owner,
+        response: &Response,
+        keep: Retention,
+        now: Timestamp,
+    ) -> Fenced<Response> {
+        let response = with_body(response, |body| body.slice(..body.len().min(65_535)));
+        Right.complete(slot, owner, &response, keep, now)
+    }
+}
+caught!(a_large_body_that_is_cut_is_caught: CutsLargeBodies,
+    by fidelity::a_body_of_1_mib_is_replayed_whole,
+    saying "the store gave 65535 bytes");
+
+/// Finds records by key alone: one tenant gets another's response.
+#[derive(Default)]
+struct LeaksScopes;
+impl Rules for LeaksScopes {
+    fn id(&self, _: &Scope, key: &Key) -> (Scope, Key) {
+        (Scope::global(), key.clone())
+    }
+}
+caught!(a_leak_between_scopes_is_caught: LeaksScopes,
+    by fidelity::names_are_their_bytes_and_no_two_share_a_record,
+    saying "must be a record of its own");
+
+/// Joins scope and key to one string, so that `a` + `bc` is `ab` + `c`.
+#[derive(Default)]
+struct JoinsScopeAndKey;
+impl Rules for JoinsScopeAndKey {
+    fn id(&self, scope: &Scope, key: &Key) -> (Scope, Key) {
+        let joined = format!("{}:{}", scope.as_str(), key.as_str());
+        (Scope::global(), Key::new(&joined).unwrap_or_else(|_| key.clone()))
+    }
+}
+caught!(names_joined_to_one_string_are_caught: JoinsScopeAndKey,
+    by fidelity::names_are_their_bytes_and_no_two_share_a_record,
+    saying "must be a record of its own");
+
+/// Keeps keys in a column of 64 bytes.
+#[derive(Default)]
+struct CutsKeys;
+impl Rules for CutsKeys {
+    fn id(&self, scope: &Scope, key: &Key) -> (Scope, Key) {
+        let cut: String = key.as_str().chars().take(64).collect();
+        (scope.clone(), Key::new(cut).unwrap())
+    }
+}
+caught!(keys_that_are_cut_are_caught: CutsKeys,
+    by fidelity::names_are_their_bytes_and_no_two_share_a_record,
+    saying "must be a record of its own");
+
+/// Compares keys by a collation that folds case.
+#[derive(Default)]
+struct FoldsCase;
+impl Rules for FoldsCase {
+    fn id(&self, scope: &Scope, key: &Key) -> (Scope, Key) {
+        (scope.clone(), Key::new(key.as_str().to_lowercase()).unwrap_or_else(|_| key.clone()))
+    }
+}
+caught!(keys_that_are_folded_are_caught: FoldsCase,
+    by fidelity::names_are_their_bytes_and_no_two_share_a_record,
+    saying "must be a record of its own");
+
+/// Compares keys as SQL's CHAR type does: without trailing spaces.
+#[derive(Default)]
+struct TrimsKeys;
+impl Rules for TrimsKeys {
+    fn id(&self, scope: &Scope, key: &Key) -> (Scope, Key) {
+        (scope.clone(), Key::new(key.as_str().trim_end_matches(' ')).unwrap_or_else(|_| key.clone()))
+    }
+}
+caught!(keys_that_are_trimmed_are_caught: TrimsKeys,
+    by fidelity::names_are_their_bytes_and_no_two_share_a_record,
+    saying "must be a record of its own");
+
+/// A release deletes the record: numbers begin again, and the next attempt does not know that it is a repeat.
+#[derive(Default)]
+struct ReleaseDeletes;
+impl Rules for ReleaseDeletes {
+    fn release(&self, slot: &mut Slot, owner: &Owner, now: Timestamp) -> Fenced<()> {
+        let answer = Right.release(slot, owner, now);
+        if answer != Fenced::Superseded {
+            *slot = None;
+        }
+        answer
+    }
+}
+caught!(a_release_that_deletes_is_caught: ReleaseDeletes,
+    by claims::ten_releases_in_a_row_leave_the_key_usable,
+    saying "Each attempt must have the next number");
+
+/// A release does not look whose record it is.
+#[derive(Default)]
+struct ReleasesAnybody;
+impl Rules for ReleasesAnybody {
+    fn release(&self, slot: &mut Slot, owner: &Owner, now: Timestamp) -> Fenced<()> {
+        as_if(slot, owner, |record, _| record.attempt(), |slot| Right.release(slot, owner, now))
+    }
+}
+caught!(a_release_of_somebody_elses_record_is_caught: ReleasesAnybody,
+    by fencing::an_attempt_that_lost_its_key_changes_nothing,
+    saying "A release by an attempt that does not own the record must be Superseded");
+
+/// A renewal checks only that the key is in progress.
+#[derive(Default)]
+struct RenewsAnybody;
+impl Rules for RenewsAnybody {
+    fn renew(&self, slot: &mut Slot, owner: &Owner, lease: Duration, now: Timestamp) -> Fenced<()> {
+        as_if(slot, owner, |record, _| record.attempt(), |slot| Right.renew(slot, owner, lease, now))
+    }
+}
+caught!(a_renewal_of_somebody_elses_lease_is_caught: RenewsAnybody,
+    by fencing::an_attempt_that_lost_its_key_changes_nothing,
+    saying "A renew by an attempt that does not own the record must be Superseded");
+
+/// A lease is live up to and including its end.
+#[derive(Default)]
+struct LeasesEndLate;
+impl Rules for LeasesEndLate {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        match slot {
+            Some(record) if record.lease_end == now && record.state == State::InProgress => {
+                right_claim(slot, claim, Timestamp::from_millis(now.as_millis() - 1))
+            }
+            _ => right_claim(slot, claim, now),
+        }
+    }
+}
+caught!(a_lease_that_ends_late_is_caught: LeasesEndLate,
+    by expiry::a_lease_is_live_until_the_instant_it_ends,
+    saying "From the instant its lease ends on");
+
+/// A completion keeps the retention of the claim.
+#[derive(Default)]
+struct RetainsFromTheClaim;
+impl Rules for RetainsFromTheClaim {
+    fn complete(
+        &self,
+        slot: &mut Slot,
+        owner: &Owner,
+        response: &Response,
+        keep: Retention,
+        now: Timestamp,
+    ) -> Fenced<Response> {
+        let expiry = slot.as_ref().map(|record| record.expiry);
+        let answer = Right.complete(slot, owner, response, keep, now);
+        if let (Some(record), Some(expiry)) = (slot, expiry) {
+            record.expiry = expiry;
+        }
+        answer
+    }
+}
+caught!(a_retention_that_counts_from_the_claim_is_caught: RetainsFromTheClaim,
+    by expiry::a_done_record_is_replayed_until_its_retention_ends_and_then_is_absent,
+    saying "Retention must count from the completion");
+
+/// A forget always drops the fingerprint, whatever earlier attempts may have done for that request.
+#[derive(Default)]
+struct ForgetsTooMuch;
+impl Rules for ForgetsTooMuch {
+    fn forget(&self, slot: &mut Slot, owner: &Owner, now: Timestamp) -> Fenced<()> {
+        let answer = Right.forget(slot, owner, now);
+        if let (Fenced::Written(()), Some(record)) = (&answer, slot) {
+            record.fingerprint = None;
+        }
+        answer
+    }
+}
+caught!(a_forget_that_always_drops_the_fingerprint_is_caught: ForgetsTooMuch,
+    by claims::a_forget_after_possible_effects_keeps_the_fingerprint,
+    saying "must be Reuse after a forget");
+
+/// A checkpoint overwrites the one before.
+#[derive(Default)]
+struct OverwritesCheckpoints;
+impl Rules for OverwritesCheckpoints {
+    fn checkpoint(&self, slot: &mut Slot, owner: &Owner, one: &Checkpoint, now: Timestamp) -> Fenced<Checkpointed> {
+        let before = slot.clone();
+        if let Some(record) = slot {
+            record.checkpoints = Default::default();
+        }
+        let answer = Right.checkpoint(slot, owner, one, now);
+        if answer == Fenced::Superseded {
+            *slot = before;
+        }
+        answer
+    }
+}
+caught!(a_checkpoint_that_overwrites_is_caught: OverwritesCheckpoints,
+    by claims::checkpoints_reach_the_next_attempt_and_the_first_value_of_a_name_stays,
+    saying "answered with the first value of its name");
+
+/// A takeover keeps the number of the attempt that it took over.
+#[derive(Default)]
+struct TakesOverUnderTheOldNumber;
+impl Rules for TakesOverUnderTheOldNumber {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        let number = slot.as_ref().map(|record| record.number);
+        match (right_claim(slot, claim, now)?, number) {
+            (ClaimRow::Written(mut record), Some(number)) if record.origin == Origin::Takeover => {
+                record.number = number;
+                *slot = Some(record.clone());
+                Ok(ClaimRow::Written(record))
+            }
+            (row, _) => Ok(row),
+        }
+    }
+}
+caught!(a_takeover_under_the_old_number_is_caught: TakesOverUnderTheOldNumber,
+    by concurrency::of_many_claims_of_a_lapsed_record_at_once_exactly_one_takes_it_over,
+    saying "A takeover must be attempt 2");
+
+/// Answers before it stores: a crash right after the answer loses it.
+#[derive(Default)]
+struct AnswersBeforeItStores;
+impl Rules for AnswersBeforeItStores {
+    const LAZY: bool = true;
+}
+caught!(an_answer_before_the_write_is_caught: AnswersBeforeItStores,
+    by durability::a_restart_right_after_an_answer_undoes_nothing,
+    saying "A restart must not undo a claim");
+
+/// A claim that arrives late takes back the record that its attempt released.
+#[derive(Default)]
+struct ReclaimsWhatItReleased;
+impl Rules for ReclaimsWhatItReleased {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        if let Some(record) = slot.as_mut().filter(|record| record.token == claim.token()) {
+            if record.state == State::Released {
+                record.state = State::InProgress;
+            }
+        }
+        right_claim(slot, claim, now)
+    }
+}
+caught!(a_late_claim_that_wins_its_key_back_is_caught: ReclaimsWhatItReleased,
+    by claims::a_late_duplicate_of_a_claim_that_is_over_never_owns_the_key_again,
+    saying "must be Superseded");
+
+/// A claim that is repeated because its reply was lost counts as another attempt.
+#[derive(Default)]
+struct CountsRepeatedClaims;
+impl Rules for CountsRepeatedClaims {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        let is_own = slot.as_ref().is_some_and(|record| record.token == claim.token());
+        match right_claim(slot, claim, now)? {
+            ClaimRow::Written(mut record) if is_own => {
+                record.number += 1;
+                *slot = Some(record.clone());
+                Ok(ClaimRow::Written(record))
+            }
+            row => Ok(row),
+        }
+    }
+}
+caught!(a_repeated_claim_that_counts_is_caught: CountsRepeatedClaims,
+    by claims::a_claim_repeated_under_its_token_is_claimed_again_as_the_same_attempt,
+    saying "A repeated claim must be the same attempt");
+
+/// Keeps time in whole seconds.
+#[derive(Default)]
+struct KeepsTimeInSeconds;
+impl Rules for KeepsTimeInSeconds {
+    fn now(&self, clock: &ManualClock) -> Timestamp {
+        Timestamp::from_millis(clock.now().as_millis() / 1000 * 1000)
+    }
+}
+caught!(a_clock_in_seconds_is_caught: KeepsTimeInSeconds,
+    by claims::a_claim_of_an_unused_key_is_claimed_as_attempt_1,
+    saying "by the store's clock");
+
+/// Takes an attempt under hold for an orphan once its lease is over.
+#[derive(Default)]
+struct TakesOverUnderHold;
+impl Rules for TakesOverUnderHold {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        if let Some(record) = slot {
+            record.on_lapse = OnLapse::TakeOver;
+        }
+        right_claim(slot, claim, now)
+    }
+}
+caught!(a_takeover_under_hold_is_caught: TakesOverUnderHold,
+    by fencing::an_attempt_under_hold_that_started_is_never_taken_over,
+    saying "must be Unknown, never TakenOver");
+
+/// A conflict moves the record's expiry, as an upsert that always writes does.
+#[derive(Default)]
+struct WritesOnConflict;
+impl Rules for WritesOnConflict {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        let row = right_claim(slot, claim, now)?;
+        if let (ClaimRow::Found { .. }, Some(record)) = (&row, slot) {
+            record.expiry = record.expiry.max(now.after(claim.retention().standard()));
+        }
+        Ok(row)
+    }
+}
+caught!(a_conflict_that_writes_is_caught: WritesOnConflict,
+    by claims::a_claim_of_a_record_in_progress_is_a_conflict_that_changes_nothing,
+    saying "expiry must be");
+
+/// A repeated completion replaces the response that was recorded.
+#[derive(Default)]
+struct ReplacesTheResponse;
+impl Rules for ReplacesTheResponse {
+    fn complete(
+        &self,
+        slot: &mut Slot,
+        owner: &Owner,
+        response: &Response,
+        keep: Retention,
+        now: Timestamp,
+    ) -> Fenced<Response> {
+        if let Some(record) = slot.as_mut().filter(|record| record.attempt() == owner.attempt()) {
+            if matches!(record.state, State::Done(_)) {
+                record.state = State::InProgress;
+            }
+        }
+        Right.complete(slot, owner, response, keep, now)
+    }
+}
+caught!(a_repeated_completion_that_replaces_is_caught: ReplacesTheResponse,
+    by fencing::a_repeated_completion_is_answered_with_the_response_that_is_recorded,
+    saying "answered with the response that is recorded");
+
+/// Refuses the completion of an attempt whose lease has lapsed, though nobody took over: the work is lost.
+#[derive(Default)]
+struct RefusesLateCompletions;
+impl Rules for RefusesLateCompletions {
+    fn complete(
+        &self,
+        slot: &mut Slot,
+        owner: &Owner,
+        response: &Response,
+        keep: Retention,
+        now: Timestamp,
+    ) -> Fenced<Response> {
+        if slot.as_ref().is_some_and(|record| record.is_lapsed(now)) {
+            return Fenced::Superseded;
+        }
+        Right.complete(slot, owner, response, keep, now)
+    }
+}
+caught!(a_refused_late_completion_is_caught: RefusesLateCompletions,
+    by fencing::a_lapsed_attempt_that_nobody_took_over_may_still_write,
+    saying "A completion by a lapsed attempt must be Written");
+
+/// A resolver gets the record of whatever attempt is on it, seen or not.
+#[derive(Default)]
+struct ResolvesUnseen;
+impl Rules for ResolvesUnseen {
+    fn resolve(&self, slot: &mut Slot, resolve: &Resolve, now: Timestamp) -> Fenced<Record> {
+        let Some(record) = slot.as_ref() else { return Fenced::Superseded };
+        let seen = Resolve::new(resolve.scope().clone(), resolve.key().clone(), record.attempt(), resolve.token());
+        Right.resolve(slot, &seen.with_lease(resolve.lease()).with_retention(resolve.retention()), now)
+    }
+}
+caught!(a_resolve_of_an_unseen_attempt_is_caught: ResolvesUnseen,
+    by fencing::only_a_held_or_lapsed_record_can_be_resolved,
+    saying "(another attempt) must be Superseded");
+
+/// The sweeper takes lapsed records for dead ones.
+#[derive(Default)]
+struct SweepsLapsedRecords;
+impl Rules for SweepsLapsedRecords {
+    fn is_swept(&self, record: &Record, now: Timestamp) -> bool {
+        !record.is_live(now) || record.is_lapsed(now)
+    }
+}
+caught!(a_sweep_of_live_records_is_caught: SweepsLapsedRecords,
+    by housekeeping::a_sweep_removes_expired_records_alone_and_at_most_its_limit,
+    saying "there were 7, and the store removed 8");
+
+/// A purge finds its scope by a pattern, or as a prefix.
+#[derive(Default)]
+struct PurgesByPrefix;
+impl Rules for PurgesByPrefix {
+    fn is_purged(&self, scope: &Scope, purged: &Scope) -> bool {
+        scope.as_str().starts_with(purged.as_str())
+    }
+}
+caught!(a_purge_by_prefix_is_caught: PurgesByPrefix,
+    by housekeeping::a_purge_removes_the_records_of_one_scope_alone,
+    saying "must not touch");
+
+/// Lists waiting records in the order of a collation, and pages by comparing bytes.
+#[derive(Default)]
+struct ListsByCollation;
+impl Rules for ListsByCollation {
+    fn rank(&self, id: &(Scope, Key)) -> (String, String) {
+        (id.0.as_str().to_lowercase(), id.1.as_str().to_lowercase())
+    }
+}
+caught!(a_listing_by_collation_is_caught: ListsByCollation,
+    by housekeeping::records_that_wait_for_someone_are_listed_in_order_page_by_page,
+    saying "in the order of scope and key");
+
+/// Leaves the mark on a record that it works on when its future is dropped.
+#[derive(Default)]
+struct StaysTakenWhenDropped;
+impl Rules for StaysTakenWhenDropped {
+    const MARKS: Marks = Marks::Leaky;
+}
+caught!(a_dropped_call_that_leaves_its_key_taken_is_caught: StaysTakenWhenDropped,
+    by cancellation::a_dropped_claim_has_happened_or_not_and_is_found_by_its_token,
+    saying "A dropped claim repeated with its token must be Claimed");
+
+/// Forgets that a renewal marks the attempt as started. Only the comparison with the machine sees it before it hurts.
+#[derive(Default)]
+struct NeverStarts;
+impl Rules for NeverStarts {
+    fn renew(&self, slot: &mut Slot, owner: &Owner, lease: Duration, now: Timestamp) -> Fenced<()> {
+        let started = slot.as_ref().is_some_and(|record| record.started);
+        let answer = apply(slot, |found| machine::renew(found, owner, lease, now));
+        if let Some(record) = slot {
+            record.started = started;
+        }
+        answer
+    }
+}
+caught!(a_renewal_that_does_not_mark_the_start_is_caught: NeverStarts,
+    by agreement::any_sequence_of_operations_is_answered_and_kept_as_the_machine_says,
+    saying "started must be true and is false");
+
+/// Loses the count of lapses at a release. Only the comparison with the machine sees it.
+#[derive(Default)]
+struct ForgetsLapses;
+impl Rules for ForgetsLapses {
+    fn release(&self, slot: &mut Slot, owner: &Owner, now: Timestamp) -> Fenced<()> {
+        let answer = Right.release(slot, owner, now);
+        if let (Fenced::Written(()), Some(record)) = (&answer, slot) {
+            record.lapses = 0;
+        }
+        answer
+    }
+}
+caught!(a_release_that_forgets_lapses_is_caught: ForgetsLapses,
+    by agreement::any_sequence_of_operations_is_answered_and_kept_as_the_machine_says,
+    saying "lapses must be 1 and is 0");
+
+/// Writes the business row in a transaction of its own.
+#[test]
+fn a_row_outside_the_transaction_is_caught() {
+    let harness = Reference::<Right>::harness().transactions(Unfenced::<Right>::new());
+    let finding = finding(harness, "a_superseded_commit_stores_neither", async |harness: &Harness| {
+        transactions::a_superseded_commit_stores_neither(harness).await;
+    });
+    assert!(finding.contains("A superseded transaction must be rolled back"), "{finding}");
+}
+
+/// A racy store is caught every time, not most of the time.
+#[test]
+fn a_race_is_caught_twenty_times_out_of_twenty() {
+    for _ in 0..20 {
+        finding(Reference::<LooksUpThenInserts>::harness(), "race", async |harness: &Harness| {
+            concurrency::of_many_claims_of_one_key_at_once_exactly_one_is_claimed(harness).await;
+        });
+        finding(Reference::<TakesOverInTwoSteps>::harness(), "race", async |harness: &Harness| {
+            concurrency::of_many_claims_of_a_lapsed_record_at_once_exactly_one_takes_it_over(harness).await;
+        });
+    }
+}
+
+/// A seed that is set plays the same sequence again, and a disagreement tells it.
+#[test]
+fn a_disagreement_tells_its_seed_and_the_steps_before_it() {
+    let finding = finding(Reference::<NeverStarts>::harness(), "agreement", async |harness: &Harness| {
+        agreement::any_sequence_of_operations_is_answered_and_kept_as_the_machine_says(harness).await;
+    });
+    for words in ["IDEM_CONFORMANCE_SEED=", "The last steps:", "Earlier steps on this record:", "renew for", " ms  "] {
+        assert!(finding.contains(words), "It must tell {words:?}:\n{finding}");
+    }
+}
+
+/// Does `write` as if `owner` were the attempt that `change` makes of it and of the record: for stores that check less.
+fn as_if<T>(
+    slot: &mut Slot,
+    owner: &Owner,
+    change: impl Fn(&Record, AttemptId) -> AttemptId,
+    write: impl FnOnce(&mut Slot) -> T,
+) -> T {
+    let Some(record) = slot else { return write(slot) };
+    let (real, pretended) = (record.attempt(), change(record, owner.attempt()));
+    if pretended != real {
+        return write(slot);
+    }
+    // The record pretends to be the writer's, which comes to the same as a check that is left out.
+    (record.token, record.number) = (owner.attempt().token, owner.attempt().number);
+    let answer = write(slot);
+    if let Some(record) = slot {
+        (record.token, record.number) = (real.token, real.number);
+    }
+    answer
+}
+
+fn with_body(response: &Response, change: impl Fn(&Bytes) -> Bytes) -> Response {
+    match response.body() {
+        Body::Kept(body) => response.clone().with_body(change(body)),
+        _ => response.clone(),
+    }
+}

@@ -1,0 +1,130 @@
+//! `POST /payments`: reserve the cart, charge, write the row.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use idem::{
+    Attempt, CommitError,
+    sqlite::SqliteStore,
+    tower::{CommitProblem, CurrentAttempt, respond},
+};
+
+use super::{Service, faults::Faults, unavailable};
+use crate::{
+    ledger::{LedgerError, NewPayment, Reservation, SqliteLedger, insert_payment},
+    model::{PaymentRequest, Tenant},
+    problem::problem,
+    provider::Order,
+};
+
+/// The handler. It runs once per key, unless an earlier attempt failed or fell silent.
+pub(super) async fn pay(
+    State(service): State<Arc<Service>>,
+    Extension(tenant): Extension<Tenant>,
+    CurrentAttempt(attempt): CurrentAttempt,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    // The layer's hook has looked at both: neither fails here.
+    let (Ok(faults), Ok(request)) = (Faults::parse(&headers), PaymentRequest::parse(&body)) else {
+        return problem(StatusCode::BAD_REQUEST, "invalid-payment", "Invalid payment", "it changed on its way");
+    };
+    // The same in every attempt: a second one finds its own reservation, its own charge and its own row.
+    let downstream_key = attempt.downstream_key("charge");
+
+    if let Some(cart) = &request.cart_id {
+        match service.ledger.reserve(&tenant, cart, &downstream_key).await {
+            Ok(Reservation::Own) => {}
+            Ok(Reservation::Taken) => {
+                let detail = "another payment was made, or is being made, for this cart; nothing was charged";
+                return problem(StatusCode::CONFLICT, "cart-already-paid", "The cart has a payment", detail);
+            }
+            Err(error) => return unavailable(&error),
+        }
+    }
+
+    let order = Order { amount_minor: request.amount_minor, currency: request.currency.clone() };
+    let charge_id = match service.provider.charge(&downstream_key, &order, faults.delay).await {
+        Ok(charge_id) => charge_id,
+        Err(error) => return unavailable(&error),
+    };
+    if faults.crash {
+        std::process::abort();
+    }
+    if faults.fail {
+        let detail = "X-Fail asked for a failure after the charge and before the row";
+        return problem(StatusCode::SERVICE_UNAVAILABLE, "failed-on-request", "Failed on request", detail);
+    }
+
+    let payment = NewPayment {
+        tenant,
+        downstream_key,
+        charge_id,
+        amount_minor: request.amount_minor,
+        currency: request.currency,
+    };
+    match &service.together {
+        Some((store, ledger)) => match commit_together(store, ledger, payment, attempt).await {
+            Ok(recorded) => respond(&recorded).into_response(),
+            Err(error) => error.into_response(),
+        },
+        // The row first: if the record is not written any more, the next attempt finds the row under its key.
+        None => match service.ledger.insert(payment).await {
+            Ok(payment) => (StatusCode::CREATED, Json(payment)).into_response(),
+            Err(error) => unavailable(&error),
+        },
+    }
+}
+
+/// Writes the row and completes the record in one transaction. Gives the response that the record holds.
+async fn commit_together(
+    store: &SqliteStore,
+    ledger: &SqliteLedger,
+    payment: NewPayment,
+    attempt: Attempt,
+) -> Result<idem::Response, NotCommitted> {
+    let store = store.clone();
+    let commit = move |connection: &mut rusqlite::Connection| {
+        let transaction = crate::ledger::begin(connection).map_err(LedgerError::from)?;
+        let payment = insert_payment(&transaction, &payment)?;
+        let body = serde_json::to_vec(&payment).map_err(LedgerError::unwritable)?;
+        let response = idem::Response::new(StatusCode::CREATED.as_u16())
+            .with_header(header::CONTENT_TYPE.as_str(), "application/json")
+            .with_body(body);
+        Ok(attempt.commit(store.in_transaction(transaction), response)?)
+    };
+    ledger.run(commit).await
+}
+
+/// Why row and record were not written.
+enum NotCommitted {
+    Row(LedgerError),
+    Record(CommitError),
+}
+
+impl IntoResponse for NotCommitted {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Row(error) => unavailable(&error),
+            Self::Record(error) => CommitProblem(error).into_response(),
+        }
+    }
+}
+
+impl From<LedgerError> for NotCommitted {
+    fn from(error: LedgerError) -> Self {
+        Self::Row(error)
+    }
+}
+
+impl From<CommitError> for NotCommitted {
+    fn from(error: CommitError) -> Self {
+        Self::Record(error)
+    }
+}

@@ -1,0 +1,15 @@
+//! The program from outside: its processes over HTTP, and what they print.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "everything here is a test")]
+
+mod cart;
+mod crash;
+mod demo;
+mod refusals;
+mod retries;
+mod server;
+mod shutdown;
+
+// The program's own client: a part of its source, since a program has no library to import.
+#[allow(dead_code, reason = "the tests need less of it than the program")]
+#[path = "../../src/client.rs"]
+mod client;

@@ -1,0 +1,540 @@
+//! What a layer can be told. Mistakes are found when it is built.
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderName, Method, Response, StatusCode, request::Parts};
+use idem_core::{FieldSelector, FingerprintBuilder, FingerprintKey, Scope};
+use idem_runner::Idempotency;
+use thiserror::Error;
+
+use crate::{
+    Body, Code, IdempotencyLayer, Mode,
+    fingerprint::{Fingerprints, Rule},
+    headers::{HeaderRules, NOT_STORED, REPLAYED, is_framing},
+    problem::ProblemStyle,
+};
+
+/// The most bytes that a covered request may have, and the most of a response that are stored, unless the layer is told
+/// otherwise: 1 MiB.
+pub const DEFAULT_MAX_BYTES: usize = 1024 * 1024;
+
+/// The header that holds the key, unless the layer is told another.
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+pub(crate) type ScopeOf = Arc<dyn Fn(&Parts) -> Option<Scope> + Send + Sync>;
+pub(crate) type Validate = Arc<dyn Fn(&Parts, &Bytes) -> Result<(), Refusal> + Send + Sync>;
+
+/// What becomes of a request that nobody is authenticated for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Anonymous {
+    /// It is refused with `principal-missing` (401), and the handler does not run.
+    #[default]
+    Refuse,
+    /// Its key is bound to its fingerprint: two clients share a record only if they send the same request under the same
+    /// key, and then the second gets the first one's answer. A key that is reused for another request names another
+    /// record, so it is not noticed.
+    BindToFingerprint,
+}
+
+/// A response with which a [validation hook](Builder::validate) refuses a request.
+#[derive(Debug)]
+pub struct Refusal(Box<Response<Body>>);
+
+impl Refusal {
+    pub(crate) fn into_response(self) -> Response<Body> {
+        *self.0
+    }
+}
+
+impl<B: Into<Body>> From<Response<B>> for Refusal {
+    fn from(response: Response<B>) -> Self {
+        Self(Box::new(response.map(Into::into)))
+    }
+}
+
+/// Everything that a layer goes by.
+pub(crate) struct Config {
+    pub(crate) idempotency: Idempotency,
+    pub(crate) scope_of: ScopeOf,
+    pub(crate) anonymous: Anonymous,
+    pub(crate) header: HeaderName,
+    pub(crate) mode: Mode,
+    pub(crate) is_required: bool,
+    pub(crate) methods: Vec<Method>,
+    pub(crate) max_request: usize,
+    pub(crate) max_response: usize,
+    pub(crate) validate: Option<Validate>,
+    pub(crate) fingerprints: Fingerprints,
+    pub(crate) rules: HeaderRules,
+    pub(crate) style: ProblemStyle,
+    pub(crate) expose_for_cors: bool,
+}
+
+/// Sets up an [`IdempotencyLayer`]. Cheap to clone, so that routes can vary one set-up.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use idem_core::Scope;
+/// # use idem_memory::MemoryStore;
+/// # use idem_runner::Idempotency;
+/// # use idem_tower::{ConfigError, IdempotencyLayer};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # #[derive(Clone)] struct Tenant(u64);
+/// let idempotency = Idempotency::builder(Arc::new(MemoryStore::new())).build()?;
+/// let common = IdempotencyLayer::builder(idempotency, |parts| {
+///     let tenant: &Tenant = parts.extensions.get()?; // set by the authentication outside of this layer
+///     Scope::new(format!("tenant-{}", tenant.0)).ok()
+/// });
+/// let payments = common.clone().build()?;
+/// let uploads = common.clone().optional().raw_body().max_request_bytes(20 << 20).build()?;
+///
+/// let mistake = common.header("X-Request-Id").build().unwrap_err();
+/// assert_eq!(mistake, ConfigError::CorrelationHeader { name: "x-request-id".into() });
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct Builder {
+    idempotency: Idempotency,
+    scope_of: ScopeOf,
+    anonymous: Anonymous,
+    header: String,
+    mode: Mode,
+    is_required: bool,
+    methods: Vec<Method>,
+    max_request: usize,
+    max_response: usize,
+    validate: Option<Validate>,
+    fingerprints: Fingerprints,
+    marker: String,
+    never_stored: Vec<String>,
+    stored: Vec<String>,
+    style: ProblemStyle,
+    expose_for_cors: bool,
+}
+
+impl Builder {
+    pub(crate) fn new(idempotency: Idempotency, scope_of: ScopeOf) -> Self {
+        Self {
+            idempotency,
+            scope_of,
+            anonymous: Anonymous::default(),
+            header: IDEMPOTENCY_KEY.as_str().into(),
+            mode: Mode::default(),
+            is_required: true,
+            methods: vec![Method::POST, Method::PATCH],
+            max_request: DEFAULT_MAX_BYTES,
+            max_response: DEFAULT_MAX_BYTES,
+            validate: None,
+            fingerprints: Fingerprints::default(),
+            marker: REPLAYED.as_str().into(),
+            never_stored: Vec::new(),
+            stored: Vec::new(),
+            style: ProblemStyle::default(),
+            expose_for_cors: false,
+        }
+    }
+
+    /// What becomes of a request that the scope function gives no scope for. Refused by default.
+    pub fn anonymous(mut self, anonymous: Anonymous) -> Self {
+        self.anonymous = anonymous;
+        self
+    }
+
+    /// The header that holds the key. `Idempotency-Key` by default.
+    ///
+    /// A header that proxies or clients set for other purposes can't be it: three requests with one correlation id are
+    /// three requests.
+    pub fn header(mut self, name: &str) -> Self {
+        self.header = name.into();
+        self
+    }
+
+    /// Which spellings of a key are accepted. [`Mode::Lenient`] by default.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// A request without a key is refused with `idempotency-key-missing`. This is the default.
+    pub fn required(mut self) -> Self {
+        self.is_required = true;
+        self
+    }
+
+    /// A request without a key is passed on as if the layer were not there. No key is ever made up for it.
+    pub fn optional(mut self) -> Self {
+        self.is_required = false;
+        self
+    }
+
+    /// The methods that are covered, instead of POST and PATCH. Requests with others are passed on, key or not.
+    pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.methods = methods.into_iter().collect();
+        self
+    }
+
+    /// The most bytes that the body of a covered request may have: over it the answer is `request-too-large`, and no more
+    /// than this and one frame was held. More than zero; 1 MiB by default.
+    pub fn max_request_bytes(mut self, limit: usize) -> Self {
+        self.max_request = limit;
+        self
+    }
+
+    /// The most bytes of a response's body that are stored. A larger one goes out whole, and its retry gets
+    /// `response-not-retained`. More than zero; 1 MiB by default.
+    pub fn max_response_bytes(mut self, limit: usize) -> Self {
+        self.max_response = limit;
+        self
+    }
+
+    /// Looks at a request before its key is claimed: what is refused here leaves no record, so that the client may
+    /// correct it and send it under the same key. The response it is refused with goes out as it is.
+    pub fn validate(mut self, hook: impl Fn(&Parts, &Bytes) -> Result<(), Refusal> + Send + Sync + 'static) -> Self {
+        self.validate = Some(Arc::new(hook));
+        self
+    }
+
+    /// Fingerprints every body byte by byte, JSON too. Of this, [`fields`](Self::fields) and
+    /// [`fingerprint_with`](Self::fingerprint_with) the last call counts.
+    pub fn raw_body(mut self) -> Self {
+        self.fingerprints.rule = Rule::Raw;
+        self
+    }
+
+    /// Fingerprints these fields of a JSON body and nothing else of it: for bodies that hold a send time or a trace id,
+    /// which no retry repeats. Two requests that differ only elsewhere are then one request.
+    pub fn fields(mut self, fields: FieldSelector) -> Self {
+        self.fingerprints.rule = Rule::Fields(fields);
+        self
+    }
+
+    /// Fingerprints what this function adds, instead of method, target, content type and body. It is called once for the
+    /// current key of fingerprints and once for each older one, and must add the same parts for the same request. Names of
+    /// parts that can't be used are a mistake in the function: the request is then refused with `operation-failed`.
+    pub fn fingerprint_with(
+        mut self,
+        parts_of: impl Fn(FingerprintBuilder, &Parts, &Bytes) -> FingerprintBuilder + Send + Sync + 'static,
+    ) -> Self {
+        self.fingerprints.rule = Rule::Custom(Arc::new(parts_of));
+        self
+    }
+
+    /// Makes fingerprints under this key, so that whoever reads the store can't try out the possible values of a small
+    /// field.
+    pub fn fingerprint_key(mut self, key: FingerprintKey) -> Self {
+        self.fingerprints.key = Some(key);
+        self
+    }
+
+    /// Also accepts records made under this older key: for one retention after a change of key.
+    pub fn accept_fingerprint_key(mut self, older: FingerprintKey) -> Self {
+        self.fingerprints.older.push(Some(older));
+        self
+    }
+
+    /// Also accepts records made without a key: for one retention after the first key was set.
+    pub fn accept_unkeyed_fingerprints(mut self) -> Self {
+        self.fingerprints.older.push(None);
+        self
+    }
+
+    /// The header that marks a replay. `Idempotent-Replayed` by default; its value is `true`.
+    pub fn replay_header(mut self, name: &str) -> Self {
+        self.marker = name.into();
+        self
+    }
+
+    /// Never stores this response header, so that replays lack it.
+    pub fn never_store(mut self, name: &str) -> Self {
+        self.never_stored.push(name.into());
+        self
+    }
+
+    /// Stores this response header although it is on the list of those that are not: see the
+    /// [crate documentation](crate#what-is-stored).
+    pub fn store(mut self, name: &str) -> Self {
+        self.stored.push(name.into());
+        self
+    }
+
+    /// What the `type` of a problem begins with; its code follows. `urn:idem:problem:` by default.
+    pub fn problem_base(mut self, base: &str) -> Self {
+        self.style.base = base.into();
+        self
+    }
+
+    /// The status of a problem, instead of the table's.
+    pub fn problem_status(mut self, code: Code, status: StatusCode) -> Self {
+        self.style.statuses.push((code, status));
+        self
+    }
+
+    /// Lets scripts of other origins read the headers that the layer sets, by adding their names to
+    /// `Access-Control-Expose-Headers` where one is set. A CORS layer outside of this one replaces that header: give it
+    /// the names instead. Off by default.
+    pub fn expose_for_cors(mut self, expose: bool) -> Self {
+        self.expose_for_cors = expose;
+        self
+    }
+
+    /// The layer.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`], naming the setting that can't work.
+    pub fn build(self) -> Result<IdempotencyLayer, ConfigError> {
+        let header = key_header(&self.header)?;
+        let marker = header_name("replay_header", &self.marker)?;
+        if marker == header || marker == NOT_STORED || is_framing(&marker) {
+            return Err(ConfigError::ReservedHeader { setting: "replay_header", name: self.marker });
+        }
+        for (setting, limit) in [("max_request_bytes", self.max_request), ("max_response_bytes", self.max_response)] {
+            if limit == 0 {
+                return Err(ConfigError::Zero { setting });
+            }
+        }
+        if self.methods.is_empty() {
+            return Err(ConfigError::NoMethods);
+        }
+        if self.methods.contains(&Method::CONNECT) {
+            return Err(ConfigError::Connect);
+        }
+        check_style(&self.style)?;
+        check_keys(&self.fingerprints)?;
+        if self.anonymous == Anonymous::BindToFingerprint && !self.fingerprints.older.is_empty() {
+            return Err(ConfigError::AnonymousWithOlderKeys);
+        }
+        let added = self.never_stored.iter().map(|name| header_name("never_store", name)).collect::<Result<_, _>>()?;
+        let kept = self.stored.iter().map(|name| header_name("store", name)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(framing) = kept.iter().find(|name| is_framing(name)) {
+            return Err(ConfigError::ReservedHeader { setting: "store", name: framing.as_str().into() });
+        }
+        Ok(IdempotencyLayer::of(Config {
+            idempotency: self.idempotency,
+            scope_of: self.scope_of,
+            anonymous: self.anonymous,
+            header,
+            mode: self.mode,
+            is_required: self.is_required,
+            methods: self.methods,
+            max_request: self.max_request,
+            max_response: self.max_response,
+            validate: self.validate,
+            fingerprints: self.fingerprints,
+            rules: HeaderRules { marker, added, kept },
+            style: self.style,
+            expose_for_cors: self.expose_for_cors,
+        }))
+    }
+}
+
+/// A layer can't be built like this.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A header name that HTTP does not allow.
+    #[error("{setting}: {name:?} can't be the name of a header")]
+    HeaderName {
+        /// The setting.
+        setting: &'static str,
+        /// The name as given.
+        name: String,
+    },
+    /// The key's header is one that proxies and clients set to trace requests.
+    #[error(
+        "header: {name} is a correlation id, which requests that are no retries of each other share; use a header that \
+         holds nothing but keys"
+    )]
+    CorrelationHeader {
+        /// The name, in lower case.
+        name: String,
+    },
+    /// A header that already means something else.
+    #[error("{setting}: the header {name} already means something else; choose another")]
+    ReservedHeader {
+        /// The setting.
+        setting: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A limit of zero bytes.
+    #[error("{setting}: it is zero and must be more")]
+    Zero {
+        /// The setting.
+        setting: &'static str,
+    },
+    /// No method is covered.
+    #[error("methods: there are none, so nothing would be protected; leave the layer away instead")]
+    NoMethods,
+    /// CONNECT makes a tunnel; there is no answer to record.
+    #[error("methods: CONNECT has no answer that could be replayed; remove it")]
+    Connect,
+    /// A problem with a status that is no error.
+    #[error("problem_status: {status} for {} is no error; choose a status from 400 to 599", code.as_str())]
+    Status {
+        /// The problem.
+        code: Code,
+        /// The status.
+        status: StatusCode,
+    },
+    /// The base of problem types is no beginning of a URI.
+    #[error("problem_base: {base:?} can't begin a URI; give it visible ASCII without spaces, such as urn:example:")]
+    ProblemBase {
+        /// The base as given.
+        base: String,
+    },
+    /// Two keys of fingerprints have one id, or unkeyed ones are accepted twice.
+    #[error("accept_fingerprint_key: the key id {id:?} is used twice; give each secret an id of its own")]
+    FingerprintKeys {
+        /// The id; empty for unkeyed.
+        id: String,
+    },
+    /// Anonymous scopes are made of the fingerprint, so records under older keys would never be found, and their
+    /// retries would run again.
+    #[error(
+        "anonymous: BindToFingerprint finds no records of older fingerprint keys; do not accept any here, or refuse \
+         anonymous requests"
+    )]
+    AnonymousWithOlderKeys,
+}
+
+fn key_header(name: &str) -> Result<HeaderName, ConfigError> {
+    let header = header_name("header", name)?;
+    if is_correlation_id(header.as_str()) {
+        return Err(ConfigError::CorrelationHeader { name: header.as_str().into() });
+    }
+    if is_taken(header.as_str()) || is_framing(&header) {
+        return Err(ConfigError::ReservedHeader { setting: "header", name: header.as_str().into() });
+    }
+    Ok(header)
+}
+
+fn header_name(setting: &'static str, name: &str) -> Result<HeaderName, ConfigError> {
+    HeaderName::try_from(name).map_err(|_| ConfigError::HeaderName { setting, name: name.into() })
+}
+
+/// Headers that name a request, a trace or a session. They are listed and not guessed by their endings: some products'
+/// keys are called `…-Request-Id`.
+fn is_correlation_id(name: &str) -> bool {
+    matches!(
+        name,
+        "x-request-id"
+            | "x-requestid"
+            | "request-id"
+            | "x-correlation-id"
+            | "x-correlationid"
+            | "correlation-id"
+            | "x-trace-id"
+            | "x-traceid"
+            | "trace-id"
+            | "x-session-id"
+            | "session-id"
+            | "client-request-id"
+            | "traceparent"
+            | "tracestate"
+            | "baggage"
+            | "b3"
+            | "uber-trace-id"
+            | "sentry-trace"
+            | "elastic-apm-traceparent"
+            | "x-ot-span-context"
+            | "x-client-trace-id"
+            | "x-cloud-trace-context"
+            | "x-datadog-trace-id"
+            | "x-datadog-parent-id"
+            | "x-amzn-trace-id"
+            | "x-amzn-requestid"
+            | "x-amzn-request-id"
+            | "x-amz-request-id"
+            | "x-amz-cf-id"
+            | "x-ms-request-id"
+            | "x-ms-client-request-id"
+            | "x-ms-correlation-request-id"
+            | "x-github-request-id"
+            | "x-vercel-id"
+            | "fly-request-id"
+            | "cf-ray"
+    ) || name.starts_with("x-b3-")
+}
+
+/// Headers that every request has, or that mean something else.
+fn is_taken(name: &str) -> bool {
+    matches!(
+        name,
+        "accept"
+            | "authorization"
+            | "cookie"
+            | "date"
+            | "expect"
+            | "forwarded"
+            | "from"
+            | "host"
+            | "origin"
+            | "referer"
+            | "user-agent"
+            | "via"
+            | "x-api-key"
+            | "idempotent-replayed"
+            | "idempotency-stored"
+    ) || ["accept-", "access-control-", "content-", "if-", "proxy-", "sec-", "x-forwarded-"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+fn check_style(style: &ProblemStyle) -> Result<(), ConfigError> {
+    let is_uri = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte);
+    if style.base.is_empty() || !style.base.bytes().all(is_uri) {
+        return Err(ConfigError::ProblemBase { base: style.base.clone() });
+    }
+    let is_error = |status: &StatusCode| status.is_client_error() || status.is_server_error();
+    match style.statuses.iter().find(|(_, status)| !is_error(status)) {
+        Some(&(code, status)) => Err(ConfigError::Status { code, status }),
+        None => Ok(()),
+    }
+}
+
+fn check_keys(fingerprints: &Fingerprints) -> Result<(), ConfigError> {
+    let all = std::iter::once(&fingerprints.key).chain(&fingerprints.older);
+    let mut ids: Vec<&str> = all.map(|key| key.as_ref().map_or("", FingerprintKey::id)).collect();
+    ids.sort_unstable();
+    match ids.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(ConfigError::FingerprintKeys { id: pair[0].into() }),
+        None => Ok(()),
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("idempotency", &self.idempotency)
+            .field("header", &self.header)
+            .field("is_required", &self.is_required)
+            .field("methods", &self.methods)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("idempotency", &self.idempotency)
+            .field("anonymous", &self.anonymous)
+            .field("header", &self.header)
+            .field("mode", &self.mode)
+            .field("is_required", &self.is_required)
+            .field("methods", &self.methods)
+            .field("max_request", &self.max_request)
+            .field("max_response", &self.max_response)
+            .field("fingerprints", &self.fingerprints)
+            .field("rules", &self.rules)
+            .field("style", &self.style)
+            .field("expose_for_cors", &self.expose_for_cors)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

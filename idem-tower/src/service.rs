@@ -1,0 +1,317 @@
+//! The service: from a request to an operation, and from its outcome to a response. What is decided is decided by the
+//! runner.
+
+use std::{
+    error::Error,
+    future::poll_fn,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header, request::Parts};
+use http_body_util::LengthLimitError;
+use idem_core::{Body as Kept, NotRetained, Response as Recorded, Timestamp};
+use idem_runner::{Attempt, Outcome, Reply, Request as Claim};
+use tower_service::Service;
+
+use crate::{
+    Anonymous, Body, ResponseFuture,
+    body::{BoxError, Collected, collect},
+    config::Config,
+    fingerprint::anonymous_scope,
+    headers::{NOT_STORED, respond_in},
+    parse_key,
+    problem::Problem,
+};
+
+/// In the extensions of a response: its body must not be stored, since it holds a secret that is shown once. The first
+/// answer goes out whole, and a retry gets the problem `response-not-retained`. Only the status is recorded.
+///
+/// With axum, return `(Extension(DoNotStore), response)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DoNotStore;
+
+/// In the extensions of a response: it is a replay. For layers outside of this one, such as metrics and logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replayed {
+    /// When the response was recorded, by the store's clock.
+    pub stored_at: Timestamp,
+}
+
+/// The service that an [`IdempotencyLayer`](crate::IdempotencyLayer) makes. It is always ready: whether the inner
+/// service is, is waited for once the key is claimed, so that a replay needs no place in a limiter that stands inside.
+#[derive(Clone, Debug)]
+pub struct IdempotencyService<S> {
+    inner: S,
+    config: Arc<Config>,
+}
+
+impl<S> IdempotencyService<S> {
+    pub(crate) fn new(inner: S, config: Arc<Config>) -> Self {
+        Self { inner, config }
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for IdempotencyService<S>
+where
+    S: Service<Request<Body>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> ResponseFuture<S> {
+        let inner = self.inner.clone();
+        if self.config.covers(&request) {
+            ResponseFuture::covered(Box::pin(answer(Arc::clone(&self.config), inner, request)))
+        } else {
+            ResponseFuture::passing(inner, request.map(Body::new))
+        }
+    }
+}
+
+async fn answer<S, B, R>(config: Arc<Config>, inner: S, request: Request<B>) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<R>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let (parts, body) = request.into_parts();
+    let Prepared { claim, body } = match config.prepare(&parts, body).await {
+        Ok(prepared) => prepared,
+        Err(refused) => return Ok(*refused),
+    };
+    let request = Request::from_parts(parts, body);
+    let operation = {
+        let config = Arc::clone(&config);
+        move |attempt| operate(config, inner, request, attempt)
+    };
+    let outcome = config.idempotency.run(claim, operation).await;
+    config.deliver(outcome)
+}
+
+/// What the runner runs: the handler, and the reading of its response.
+async fn operate<S, R>(
+    config: Arc<Config>,
+    mut inner: S,
+    mut request: Request<Body>,
+    attempt: Attempt,
+) -> Result<Given, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<R>>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let method = request.method().clone();
+    request.extensions_mut().insert(attempt);
+    poll_fn(|cx| inner.poll_ready(cx)).await?;
+    let response = inner.call(request).await?;
+    Ok(config.read_response(method, response).await)
+}
+
+/// A request that may be claimed.
+struct Prepared {
+    claim: Claim,
+    body: Body,
+}
+
+impl Config {
+    fn covers<B>(&self, request: &Request<B>) -> bool {
+        let has_key = || request.headers().contains_key(&self.header);
+        // Under two layers the outer one protects: the inner one would wait for it.
+        let is_protected = || request.extensions().get::<Attempt>().is_some();
+        self.methods.contains(request.method()) && (self.is_required || has_key()) && !is_protected()
+    }
+
+    /// Everything that comes before the claim, in its order: principal, key, size, validation. A request that is refused
+    /// here leaves no trace in the store.
+    async fn prepare<B>(&self, parts: &Parts, body: B) -> Result<Prepared, Box<Response<Body>>>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let scope = (self.scope_of)(parts);
+        if scope.is_none() && self.anonymous == Anonymous::Refuse {
+            return Err(self.problem(&Problem::principal_missing()));
+        }
+        let lines = parts.headers.get_all(&self.header).into_iter().map(HeaderValue::as_bytes);
+        let key =
+            parse_key(lines, self.mode).map_err(|error| self.problem(&Problem::key(self.header.as_str(), error)))?;
+        let (data, trailers) = self.read_request(body).await?;
+        if let Some(validate) = &self.validate {
+            validate(parts, &data).map_err(|refusal| Box::new(refusal.into_response()))?;
+        }
+        let (fingerprint, older) = self.fingerprints.of(parts, &data).map_err(|error| self.broken(&error))?;
+        let scope = match scope {
+            Some(scope) => scope,
+            None => anonymous_scope(&fingerprint).map_err(|error| self.broken(&error))?,
+        };
+        let claim = older.into_iter().fold(Claim::new(scope, key, fingerprint), Claim::accepting);
+        Ok(Prepared { claim, body: Body::buffered(data, trailers) })
+    }
+
+    async fn read_request<B>(&self, body: B) -> Result<(Bytes, Option<HeaderMap>), Box<Response<Body>>>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let too_large = || self.problem(&Problem::request_too_large(self.max_request));
+        // What a client announces is refused before it is sent.
+        if body.size_hint().lower() > self.max_request as u64 {
+            return Err(too_large());
+        }
+        match collect(body, self.max_request).await {
+            Ok(Collected::Whole { data, trailers }) => Ok((data, trailers)),
+            Ok(Collected::TooLarge(_)) => Err(too_large()),
+            Err(error) => {
+                let error = error.into();
+                if is_length_limit(&*error) {
+                    return Err(too_large());
+                }
+                tracing::debug!(%error, "the body of a request broke off");
+                Err(self.problem(&Problem::request_incomplete()))
+            }
+        }
+    }
+
+    /// Reads the handler's response as far as it is stored.
+    async fn read_response<R>(&self, method: Method, response: Response<R>) -> Given
+    where
+        R: http_body::Body<Data = Bytes> + Send + 'static,
+        R::Error: Into<BoxError>,
+    {
+        let (mut parts, body) = response.into_parts();
+        if let Some(problem) = parts.extensions.remove::<Problem>() {
+            return self.failed(&method, &problem);
+        }
+        let is_secret = parts.extensions.get::<DoNotStore>().is_some();
+        let (body, kept, trailers) = match collect(body, self.max_response).await {
+            Ok(Collected::Whole { data, trailers }) => {
+                (Body::buffered(data.clone(), trailers.clone()), Kept::Kept(data), trailers)
+            }
+            Ok(Collected::TooLarge(body)) => (body, Kept::NotRetained(NotRetained::TooLarge), None),
+            Err(error) => {
+                let error = error.into();
+                tracing::error!(%error, "the handler's response broke off");
+                return self.failed(&method, &Problem::operation_failed());
+            }
+        };
+        let recorded = if is_secret {
+            Recorded::new(parts.status.as_u16()).with_kept(Kept::NotRetained(NotRetained::Secret))
+        } else {
+            self.rules.record(&method, &parts, kept, trailers.as_ref())
+        };
+        Given { recorded, response: Response::from_parts(parts, body) }
+    }
+
+    /// A problem in place of the handler's response. It settles by the status of the table, whatever status it is sent
+    /// with, so that changing how a failure looks does not make it final.
+    fn failed(&self, method: &Method, problem: &Problem) -> Given {
+        let response = self.problem(problem);
+        let (mut parts, _) = Response::new(()).into_parts();
+        parts.status = problem.code().status();
+        parts.headers = response.headers().clone();
+        let json = self.style.json(problem, response.status());
+        let recorded = self.rules.record(method, &parts, Kept::Kept(json.into()), None);
+        Given { recorded, response: *response }
+    }
+
+    fn deliver<E>(&self, outcome: Outcome<Given, E>) -> Result<Response<Body>, E> {
+        let problem = match outcome {
+            Outcome::Ran { reply, stored } => {
+                let mut response = reply.response;
+                if !stored {
+                    response.headers_mut().insert(NOT_STORED, HeaderValue::from_static("false"));
+                    self.expose(&mut response, &NOT_STORED);
+                }
+                return Ok(response);
+            }
+            Outcome::Recorded(recorded) => return Ok(respond_in(&self.style, &recorded)),
+            Outcome::Failed(error) => return Err(error),
+            Outcome::Replay { response: recorded, stored_at } => return Ok(self.replay(&recorded, stored_at)),
+            Outcome::Panicked => Problem::operation_failed(),
+            Outcome::Conflict { retry_after } => Problem::in_progress(retry_after),
+            Outcome::Reuse { differences } => Problem::reused(differences),
+            Outcome::Unknown => Problem::outcome_unknown(),
+            Outcome::Superseded => Problem::superseded(),
+            Outcome::Store(error) => {
+                tracing::error!(%error, "a request was refused because its key could not be claimed");
+                Problem::store(&error)
+            }
+            Outcome::ShuttingDown => Problem::shutting_down(),
+        };
+        Ok(*self.problem(&problem))
+    }
+
+    fn replay(&self, recorded: &Recorded, stored_at: Timestamp) -> Response<Body> {
+        if !matches!(recorded.body(), Kept::Kept(_)) {
+            return *self.problem(&Problem::not_retained());
+        }
+        let mut response = respond_in(&self.style, recorded);
+        let marker = &self.rules.marker;
+        response.headers_mut().insert(marker.clone(), HeaderValue::from_static("true"));
+        self.expose(&mut response, marker);
+        response.extensions_mut().insert(Replayed { stored_at });
+        response
+    }
+
+    fn problem(&self, problem: &Problem) -> Box<Response<Body>> {
+        let mut response = self.style.response(problem);
+        if response.headers().contains_key(header::RETRY_AFTER) {
+            self.expose(&mut response, &header::RETRY_AFTER);
+        }
+        Box::new(response)
+    }
+
+    /// A mistake in the code that adds parts to fingerprints: no request leads to it.
+    fn broken(&self, error: &dyn Error) -> Box<Response<Body>> {
+        tracing::error!(%error, "a request can't be fingerprinted; correct the function given to fingerprint_with");
+        self.problem(&Problem::operation_failed())
+    }
+
+    fn expose(&self, response: &mut Response<Body>, name: &HeaderName) {
+        if self.expose_for_cors {
+            let name = HeaderValue::from_name(name.clone());
+            response.headers_mut().append(header::ACCESS_CONTROL_EXPOSE_HEADERS, name);
+        }
+    }
+}
+
+/// What the handler gave: what goes out, and what is recorded of it.
+struct Given {
+    response: Response<Body>,
+    recorded: Recorded,
+}
+
+impl Reply for Given {
+    fn response(&self) -> Recorded {
+        self.recorded.clone()
+    }
+}
+
+/// Whether a body broke off because a limit outside of this layer ended it.
+fn is_length_limit(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.is::<LengthLimitError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}

@@ -1,0 +1,222 @@
+//! A replay equals the first answer.
+
+use axum::{
+    Extension,
+    body::Body,
+    response::{IntoResponse, Response},
+    routing::{any, post as on_post},
+};
+use http::{HeaderMap, Method, StatusCode};
+use idem_runner::SettlePolicy;
+use idem_tower::{DoNotStore, Replayed};
+use tower::ServiceExt;
+
+use crate::support::{Answer, App, Chunks, Count, Setup, post, request};
+
+/// Sends the same request twice: the first answer and its replay, of which the mark was checked and taken off.
+async fn twice(app: &App, request: impl Fn() -> axum::extract::Request) -> (Answer, Answer) {
+    let first = app.send(request()).await;
+    assert!(!first.is_replay(), "{first:?}");
+    let mut again = app.send(request()).await;
+    assert!(again.is_replay(), "{again:?}");
+    again.headers.remove("idempotent-replayed");
+    (first, again)
+}
+
+fn post_of(handler: impl Fn() -> Response + Clone + Send + Sync + 'static) -> App {
+    Setup::new().app(on_post(move || async move { handler() }))
+}
+
+// cases 082, 097
+#[tokio::test]
+async fn status_headers_and_bytes_come_back_as_they_were() {
+    let app = post_of(|| {
+        let body = "{ \"b\":1.0, \"a\":1e2, \"a\":3, \"nul\":\"\\u0000\" }";
+        let headers = [("location", "/payments/1"), ("etag", "\"v1\""), ("content-type", "application/json")];
+        let mut response = (StatusCode::CREATED, headers, body).into_response();
+        response.headers_mut().append("link", "</a>".parse().unwrap());
+        response.headers_mut().append("link", "</b>".parse().unwrap());
+        response.headers_mut().insert("x-latin", http::HeaderValue::from_bytes(b"\xe9").unwrap());
+        response
+    });
+    let (first, again) = twice(&app, || post("k", "{}")).await;
+    assert_eq!(first.status, 201);
+    assert_eq!(first, again);
+    let order = |answer: &Answer| answer.headers.keys().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(order(&first), order(&again));
+    assert_eq!(again.headers.get_all("link").into_iter().collect::<Vec<_>>(), ["</a>", "</b>"]);
+}
+
+// cases 079, 080
+#[tokio::test]
+async fn empty_and_binary_bodies_come_back_as_they_were() {
+    let (first, again) = twice(&post_of(|| StatusCode::ACCEPTED.into_response()), || post("k", "{}")).await;
+    assert_eq!((first.status, first.body.len()), (202, 0));
+    assert_eq!(first, again);
+
+    let (first, again) = twice(&post_of(|| (b"\0\xff\x80\n".to_vec()).into_response()), || post("k", "{}")).await;
+    assert_eq!(&first.body[..], b"\0\xff\x80\n");
+    assert_eq!(first, again);
+}
+
+// case 095
+#[tokio::test]
+async fn answers_without_a_body_come_back_without_one() {
+    for status in [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED, StatusCode::RESET_CONTENT] {
+        let (first, again) = twice(&post_of(move || status.into_response()), || post("k", "{}")).await;
+        assert_eq!((first.status, first.body.len()), (status.as_u16(), 0));
+        assert_eq!(first, again, "{status}");
+    }
+}
+
+// case 095
+#[tokio::test]
+async fn the_answer_to_head_keeps_the_length_that_get_would_have() {
+    let setup = Setup::new();
+    let layer = setup.layer().methods([Method::HEAD]);
+    let app = setup.app_under(layer, any(|| async { ([("content-length", "42")], "") }));
+    let (first, again) = twice(&app, || request("HEAD", "/", "k", "")).await;
+    assert_eq!(first.header("content-length"), Some("42"));
+    assert_eq!(first, again);
+}
+
+// cases 092, 105
+#[tokio::test]
+async fn what_was_right_for_the_first_exchange_only_is_on_the_first_answer_and_not_on_the_replay() {
+    const PASSING: [(&str, &str); 6] = [
+        ("set-cookie", "session=1"),
+        ("www-authenticate", "Basic"),
+        ("date", "Mon, 30 Nov 2026 14:00:00 GMT"),
+        ("x-request-id", "r-1"),
+        ("ratelimit-remaining", "9"),
+        ("x-ratelimit-remaining", "9"),
+    ];
+    const KEPT: [(&str, &str); 3] = [("location", "/1"), ("etag", "\"1\""), ("content-type", "text/plain")];
+    let handler = || {
+        let mut response = StatusCode::CREATED.into_response();
+        for (name, value) in PASSING.into_iter().chain(KEPT) {
+            response.headers_mut().insert(name, value.parse().unwrap());
+        }
+        response
+    };
+    let (first, again) = twice(&post_of(handler), || post("k", "{}")).await;
+    for (name, value) in PASSING {
+        assert_eq!((first.header(name), again.header(name)), (Some(value), None), "{name}");
+    }
+    for (name, value) in KEPT {
+        assert_eq!((first.header(name), again.header(name)), (Some(value), Some(value)), "{name}");
+    }
+
+    let setup = Setup::new();
+    let layer = setup.layer().store("Date").never_store("Location");
+    let (_, again) =
+        twice(&setup.app_under(layer, on_post(move || async move { handler() })), || post("k", "{}")).await;
+    assert_eq!(again.header("date"), Some(PASSING[2].1));
+    assert_eq!((again.header("location"), again.header("set-cookie")), (None, None));
+}
+
+// case 094
+#[tokio::test]
+async fn a_streamed_answer_and_its_trailers_come_back_byte_for_byte() {
+    let trailers = || HeaderMap::from_iter([(http::HeaderName::from_static("checksum"), "9".parse().unwrap())]);
+    let app = post_of(move || {
+        let body = Chunks::of(&["one ", "two ", "three"]).then_trailers(trailers());
+        Response::new(Body::new(body))
+    });
+    let (first, again) = twice(&app, || post("k", "{}")).await;
+    assert_eq!((first.text(), first.trailers.as_ref()), ("one two three", Some(&trailers())));
+    assert_eq!(first, again);
+}
+
+// case 094
+#[tokio::test]
+async fn a_streamed_answer_that_breaks_off_is_a_failure_and_its_retry_runs() {
+    let (setup, count) = (Setup::new(), Count::default());
+    let runs = count.clone();
+    let app = setup.app(on_post(move || async move {
+        match runs.up() {
+            1 => Response::new(Body::new(Chunks::of(&["half of "]).then_break_off())),
+            _ => "all of it".into_response(),
+        }
+    }));
+    let broken = app.send(post("k", "{}")).await;
+    assert_eq!(broken.status, 500);
+    broken.problem("operation-failed");
+    assert_eq!(app.send(post("k", "{}")).await.text(), "all of it");
+    assert!(app.send(post("k", "{}")).await.is_replay());
+    assert_eq!(count.now(), 2);
+}
+
+// case 102
+#[tokio::test]
+async fn errors_come_back_with_their_status_and_body_where_everything_is_kept() {
+    let setup = Setup::with(|builder| builder.settle(SettlePolicy::keep_everything()));
+    for (key, status) in [("a", 403), ("b", 409), ("c", 503)] {
+        let app = setup.app(on_post(move || async move {
+            let problem = r#"{"type":"https://shop.example/sold-out","detail":"of the domain"}"#;
+            (StatusCode::from_u16(status).unwrap(), [("content-type", "application/problem+json")], problem)
+        }));
+        let (first, again) = twice(&app, || post(key, "{}")).await;
+        assert_eq!(first.status, status);
+        assert_eq!(first, again);
+    }
+}
+
+// case 106
+#[tokio::test]
+async fn nothing_is_computed_anew_for_a_replay() {
+    let (setup, count) = (Setup::new(), Count::default());
+    let runs = count.clone();
+    let app = setup.app(on_post(move || async move { format!("{{\"execute_at\":{}}}", runs.up()) }));
+    let first = app.send(post("k", "{}")).await;
+    setup.clock.advance(std::time::Duration::from_secs(180));
+    assert_eq!(app.send(post("k", "{}")).await.body, first.body);
+    assert_eq!(count.now(), 1);
+}
+
+// case 105
+#[tokio::test]
+async fn a_replay_is_marked_under_the_chosen_name_exposed_on_request_and_tells_since_when() {
+    let setup = Setup::new();
+    let layer = setup.layer().replay_header("X-Replayed").expose_for_cors(true);
+    let app = setup.app_under(layer, on_post(|| async { "done" }));
+    let first = app.send(post("k", "{}")).await;
+    assert_eq!((first.header("x-replayed"), first.header("access-control-expose-headers")), (None, None));
+    let stored_at = setup.clock.now();
+    setup.clock.advance(std::time::Duration::from_secs(60));
+
+    let again = app.0.clone().oneshot(post("k", "{}")).await.unwrap();
+    assert_eq!(again.extensions().get::<Replayed>(), Some(&Replayed { stored_at }));
+    let again = Answer::of(again).await;
+    assert_eq!((again.header("x-replayed"), again.header("idempotent-replayed")), (Some("true"), None));
+    assert_eq!(again.header("access-control-expose-headers"), Some("x-replayed"));
+}
+
+#[tokio::test]
+async fn an_upstreams_mark_of_a_replay_is_not_recorded() {
+    let app = post_of(|| ([("idempotent-replayed", "true"), ("idempotency-stored", "false")], "done").into_response());
+    app.send(post("k", "{}")).await;
+    let again = app.send(post("k", "{}")).await;
+    assert_eq!(again.headers.get_all("idempotent-replayed").iter().count(), 1);
+    assert_eq!(again.header("idempotency-stored"), None);
+}
+
+// case 036
+#[tokio::test]
+async fn a_secret_goes_out_once_is_not_in_the_record_and_its_retry_is_told_so() {
+    let (setup, count) = (Setup::new(), Count::default());
+    let runs = count.clone();
+    let app = setup.app(on_post(move || async move {
+        runs.up();
+        (StatusCode::CREATED, [("x-token-hint", "s3cr3t")], Extension(DoNotStore), "s3cr3t")
+    }));
+    let first = app.send(post("k", "{}")).await;
+    assert_eq!((first.status, first.text(), first.is_replay()), (201, "s3cr3t", false));
+    let again = app.send(post("k", "{}")).await;
+    assert_eq!((again.status, again.header("retry-after")), (409, None));
+    again.problem("response-not-retained");
+    assert!(!again.text().contains("s3cr3t"));
+    let record = setup.record("k").await;
+    assert!(!record.encode().windows(6).any(|window| window == b"s3cr3t"));
+    assert_eq!(count.now(), 1);
+}

@@ -1,0 +1,211 @@
+//! Opening a store that a URL names.
+
+use std::{error::Error, sync::Arc};
+
+use idem_core::Store;
+
+/// A scheme that [`open`] knows.
+struct Scheme {
+    name: &'static str,
+    /// The feature of this crate that it comes with.
+    feature: &'static str,
+    /// How a URL of this scheme is written.
+    form: &'static str,
+}
+
+const SCHEMES: [Scheme; 2] = [
+    Scheme { name: "memory", feature: "memory", form: "memory:" },
+    Scheme { name: "sqlite", feature: "sqlite", form: "sqlite:PATH" },
+];
+
+/// Opens the store that a URL names, for programs that read it from their settings.
+///
+/// | URL | store | feature |
+/// |---|---|---|
+/// | `memory:` | a new one in this process, shared with nobody | `memory` (default) |
+/// | `sqlite:PATH` | the SQLite file at `PATH`, which is made if it is not there | `sqlite` |
+///
+/// `PATH` is everything behind the colon, as it is: relative or absolute, with no escapes and no parameters. Two slashes
+/// in front are taken as part of the scheme, so that `sqlite://data/idem.db` is the relative `data/idem.db` and
+/// `sqlite:///var/idem.db` the absolute `/var/idem.db`.
+///
+/// Opening a file blocks the thread for as long as that takes: do it at start-up. Run [`Store::check`] on the result
+/// before serving.
+///
+/// # Errors
+///
+/// [`OpenError`] says which of its cases it is and what to do. It never shows more of a URL than its scheme, and
+/// the path of a file.
+pub fn open(url: &str) -> Result<Arc<dyn Store>, OpenError> {
+    let Some((name, rest)) = url.split_once(':').filter(|(name, _)| is_scheme(name)) else {
+        return Err(OpenError::NotAUrl { known: forms() });
+    };
+    let Some(scheme) = SCHEMES.iter().find(|scheme| scheme.name == name) else {
+        return Err(OpenError::UnknownScheme { scheme: name.into(), known: forms() });
+    };
+    match scheme.name {
+        #[cfg(feature = "memory")]
+        "memory" => open_memory(scheme, rest),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => open_sqlite(scheme, rest),
+        _ => {
+            let _ = rest; // unused where no store is built in
+            Err(OpenError::FeatureOff { scheme: scheme.name, feature: scheme.feature })
+        }
+    }
+}
+
+#[cfg(feature = "memory")]
+fn open_memory(scheme: &Scheme, rest: &str) -> Result<Arc<dyn Store>, OpenError> {
+    if !rest.is_empty() {
+        let problem = "it takes nothing behind the colon";
+        return Err(OpenError::Malformed { scheme: scheme.name, problem, form: scheme.form });
+    }
+    Ok(Arc::new(idem_memory::MemoryStore::new()))
+}
+
+#[cfg(feature = "sqlite")]
+fn open_sqlite(scheme: &Scheme, rest: &str) -> Result<Arc<dyn Store>, OpenError> {
+    let path = rest.strip_prefix("//").unwrap_or(rest);
+    let problem = match path {
+        "" => "it has no path",
+        ":memory:" => "each connection would have a database of its own; use memory: for a store without a file",
+        _ => {
+            let opened = idem_sqlite::SqliteStore::open(path);
+            let failed = |error| OpenError::Store { store: format!("sqlite:{path}"), source: Box::new(error) };
+            return opened.map(|store| Arc::new(store) as _).map_err(failed);
+        }
+    };
+    Err(OpenError::Malformed { scheme: scheme.name, problem, form: scheme.form })
+}
+
+/// Why [`open`] gave no store.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// It does not begin with a scheme and a colon. It is not shown, since it may be a password.
+    #[error("the store's URL has no scheme; write {known}")]
+    NotAUrl {
+        /// How the URLs that this version knows are written.
+        known: String,
+    },
+    /// A scheme that this version has no store for.
+    #[error("there is no store for {scheme}: URLs; write {known}")]
+    UnknownScheme {
+        /// The scheme.
+        scheme: String,
+        /// How the URLs that this version knows are written.
+        known: String,
+    },
+    /// The store is not built in.
+    #[error("the store for {scheme}: URLs is not built in; turn on the feature \"{feature}\" of the crate idem-keys")]
+    FeatureOff {
+        /// The scheme.
+        scheme: &'static str,
+        /// The feature to turn on.
+        feature: &'static str,
+    },
+    /// The rest of the URL is not what its scheme takes.
+    #[error("the {scheme}: URL is malformed: {problem}; write {form}")]
+    Malformed {
+        /// The scheme.
+        scheme: &'static str,
+        /// What is wrong.
+        problem: &'static str,
+        /// How a URL of this scheme is written.
+        form: &'static str,
+    },
+    /// The store could not be opened: the backend's own error says why.
+    #[error("can't open {store}: {source}")]
+    Store {
+        /// The store, without anything secret.
+        store: String,
+        /// The backend's error.
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+fn forms() -> String {
+    SCHEMES.map(|scheme| scheme.form).join(" or ")
+}
+
+/// Whether it is a scheme by RFC 3986. What is none may be anything, and is not shown.
+fn is_scheme(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_alphabetic())
+        && name.chars().all(|char| char.is_ascii_alphanumeric() || "+-.".contains(char))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(url: &str) -> OpenError {
+        match open(url) {
+            Ok(store) => panic!("{url} opened a {} store", store.backend()),
+            Err(error) => error,
+        }
+    }
+
+    #[test]
+    fn an_unknown_scheme_is_named_and_the_known_ones_are_listed() {
+        let shown = refused("mysql://app:hunter2@db/idem").to_string();
+        assert_eq!(shown, "there is no store for mysql: URLs; write memory: or sqlite:PATH");
+    }
+
+    #[test]
+    fn what_has_no_scheme_is_refused_without_being_shown() {
+        for url in ["", "hunter2", "app hunter2:x", ":memory:", "7up:x"] {
+            let error = refused(url);
+            assert!(matches!(error, OpenError::NotAUrl { .. }), "{url}");
+            assert_eq!(error.to_string(), "the store's URL has no scheme; write memory: or sqlite:PATH");
+        }
+    }
+
+    #[test]
+    fn no_error_shows_a_password() {
+        for url in ["mysql://app:hunter2@db/idem", "memory://app:hunter2@host", "app:hunter2", "hunter2@x"] {
+            let error = refused(url);
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+        }
+    }
+
+    #[cfg(feature = "memory")]
+    #[test]
+    fn memory_opens_a_store_and_takes_nothing_behind_the_colon() {
+        assert_eq!(open("memory:").unwrap().backend(), "memory");
+        let shown = refused("memory:x").to_string();
+        assert_eq!(shown, "the memory: URL is malformed: it takes nothing behind the colon; write memory:");
+    }
+
+    #[cfg(not(feature = "sqlite"))]
+    #[test]
+    fn a_store_that_is_not_built_in_names_its_feature() {
+        let shown = refused("sqlite:idem.db").to_string();
+        assert!(shown.contains("turn on the feature \"sqlite\" of the crate idem-keys"), "{shown}");
+    }
+
+    #[cfg(feature = "sqlite")]
+    #[test]
+    fn a_sqlite_file_opens_at_its_path_in_each_spelling() {
+        let folder = tempfile::tempdir().unwrap();
+        for slashes in ["", "//"] {
+            let path = folder.path().join(format!("idem{}.db", slashes.len()));
+            let store = open(&format!("sqlite:{slashes}{}", path.display())).unwrap();
+            assert_eq!(store.backend(), "sqlite");
+            assert!(path.exists());
+        }
+    }
+
+    #[cfg(feature = "sqlite")]
+    #[test]
+    fn a_bad_path_is_shown_with_the_error_of_the_backend_behind_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("missing/idem.db");
+        let error = refused(&format!("sqlite:{}", path.display()));
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+        assert!(error.source().is_some());
+        for url in ["sqlite:", "sqlite://", "sqlite::memory:"] {
+            assert!(matches!(refused(url), OpenError::Malformed { scheme: "sqlite", .. }), "{url}");
+        }
+    }
+}
