@@ -23,8 +23,8 @@ use tokio::{sync::Barrier, task::JoinSet};
 
 const TASKS: usize = 64;
 
-/// Eight keys at a time, each claimed by 64 tasks that start together, spread over these handles: of each key one claim is
-/// written and 63 find it.
+/// Eight keys at a time, each claimed by 64 tasks that start together, spread over these handles: of each key one claim
+/// is written and 63 find it.
 async fn race_for_eight_keys(stores: &[SqliteStore], round: usize) {
     let barrier = Arc::new(Barrier::new(8 * TASKS));
     let mut claims = JoinSet::new();
