@@ -17,7 +17,8 @@ impl Inner {
         let claim = self.claim_for(request, token);
         let give_up = Instant::now() + self.waiting();
         loop {
-            let answer = match self.repeated(&claim).await {
+            // Its token makes a repeated claim the same claim.
+            let answer = match self.repeated("claim", || idem_core::claim(&*self.store, &claim)).await {
                 Ok(answer) => answer,
                 Err(error) => return self.unavailable(claim, error),
             };
@@ -86,12 +87,20 @@ impl Inner {
         older.into_iter().fold(claim, Claim::accepting)
     }
 
-    /// Claims, again with the same token while the store may have lost the reply, for about `store_timeout`.
-    async fn repeated(&self, claim: &Claim) -> Result<Answer, StoreError> {
+    /// Calls the store, again while it may only have lost the reply, for about `store_timeout`. The call must bear being
+    /// applied twice.
+    pub(crate) async fn repeated<T, C>(
+        &self,
+        operation: &'static str,
+        mut call: impl FnMut() -> C,
+    ) -> Result<T, StoreError>
+    where
+        C: Future<Output = Result<T, StoreError>>,
+    {
         let give_up = Instant::now() + self.settings.store_timeout;
         let mut backoff = Backoff::default();
         loop {
-            let error = match self.in_time("claim", idem_core::claim(&*self.store, claim)).await {
+            let error = match self.in_time(operation, call()).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };

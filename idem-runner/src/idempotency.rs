@@ -186,7 +186,7 @@ impl Inner {
         if self.settings.on_lapse != OnLapse::Hold {
             return Ok(());
         }
-        match self.in_time("renew", self.store.renew(grant.owner(), self.settings.lease)).await {
+        match self.repeated("renew", || self.store.renew(grant.owner(), self.settings.lease)).await {
             Ok(Fenced::Written(())) => Ok(()),
             Ok(Fenced::Superseded) => {
                 self.counting.superseded.one();

@@ -8,12 +8,13 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use idem_core::{
-    CommitError, Completion, Fenced, OnLapse, Resolve, Response, Retention, State, Store, Token, Transaction,
+    CommitError, Completion, Fenced, OnLapse, Resolve, Response, Retention, State, Store, StoreErrorKind, Token,
+    Transaction,
 };
 use idem_runner::{
     Answered, Attempt, Claimed, ConfigError, Idempotency, OnConflict, Outcome, Settled, StepError, Sweep,
 };
-use support::{Ended, Faulty, LEASE, answering, eventually, request, world, world_with};
+use support::{Ended, Fault, Faulty, LEASE, answering, eventually, request, world, world_with};
 use tokio::sync::Notify;
 
 // case 005
@@ -77,6 +78,22 @@ async fn under_hold_a_failure_leaves_the_outcome_unknown_until_someone_resolves_
         let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
         assert!(matches!(retry, Outcome::Replay { response, .. } if response.status() == 201));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_hold_an_operation_starts_only_once_the_store_knows_that_it_does() {
+    let world = under_hold();
+    world.store.plan("renew", Fault::ReplyLost, 2);
+    let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+
+    world.store.plan("renew", Fault::Refused(StoreErrorKind::Unavailable), usize::MAX);
+    let refused: Ended = world.idempotency.run(request("l"), |_| async { panic!("it must not run") }).await;
+    assert!(matches!(refused, Outcome::Store(_)), "{refused:?}");
+    world.store.heal();
+    eventually("the key is given back", || async { world.record("l").await.unwrap().state == State::Released }).await;
+    let retry: Ended = world.idempotency.run(request("l"), answering(201)).await;
+    assert!(matches!(retry, Outcome::Ran { stored: true, .. }), "{retry:?}");
 }
 
 // case 017

@@ -24,13 +24,13 @@
 //!
 //! - Of any number of claims on one key, from any tasks, handles and processes, exactly one owns it: every operation
 //!   finds, decides and writes inside a transaction that took the file's one write lock first (`BEGIN IMMEDIATE`).
-//! - What was answered is durable: answers are given after the commit, in WAL mode with `synchronous = FULL`. A crash or
-//!   a loss of power undoes nothing that was answered, as far as the disk keeps what it says it synced; what was not
+//! - What was answered is durable: answers are given after the commit, in WAL mode with `synchronous = FULL`. A crash
+//!   or a loss of power undoes nothing that was answered, as far as the disk keeps what it says it synced; what was not
 //!   answered yet is there or is not. Opening reads the modes back and refuses a file where they can't be had.
 //! - One operation that fails does not disturb those that share its transaction, and no busy error reaches a caller
 //!   before its time limit ([`Builder::timeout`], 5 seconds).
 //! - Memory is bounded: a fixed number of operations may be queued, and others wait for room within their time limit.
-//! - A claim whose caller left before it began is not done. Everything else that was asked for is.
+//! - A claim whose caller left before it began is not done, so that it locks no key; a completion is done all the same.
 //!
 //! Time is the host's clock, in milliseconds. Processes on one file are on one host and share it; setting that clock
 //! forward ends leases early, as it does everything else on the host.
@@ -81,8 +81,9 @@
 //! ```
 //!
 //! The transaction must hold the write lock already, so begin it `Immediate`. One that began deferred and has only read
-//! is refused: another attempt could take the key over between its check and its commit. The versions of rusqlite must
-//! be the same, so use [`rusqlite`] as this crate exports it.
+//! is refused: another attempt could take the key over between its check and its commit. All of it is synchronous, and
+//! a transaction can't be held across an `await`: begin, write and commit it in one go. The versions of rusqlite must be
+//! the same, so use [`rusqlite`] as this crate exports it.
 //!
 //! # What is in the file
 //!

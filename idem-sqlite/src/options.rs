@@ -170,7 +170,7 @@ pub enum OpenError {
         directory: PathBuf,
     },
     /// The path can't be looked at.
-    #[error("{path:?} can't be reached; check the permissions of the directories on the way")]
+    #[error("{path:?} can't be reached ({source}); check the permissions of the directories on the way")]
     Place {
         /// The path.
         path: PathBuf,
@@ -179,7 +179,7 @@ pub enum OpenError {
     },
     /// The file can't be opened or made.
     #[error(
-        "SQLite can't open or make {path:?}, or the -wal and -shm files beside it; \
+        "SQLite can't open or make {path:?}, or the -wal and -shm files beside it ({source}); \
          let this process write the file and its directory"
     )]
     NotPermitted {
@@ -246,13 +246,13 @@ pub enum OpenError {
     #[error("the time limit is zero, so that no operation could ever be done; give it more")]
     NoTime,
     /// A thread could not be started.
-    #[error("a thread for the store could not be started")]
+    #[error("a thread for the store could not be started ({source}); allow this process more of them")]
     Thread {
         /// What the system said.
         source: io::Error,
     },
     /// SQLite failed in another way.
-    #[error("SQLite failed on {path:?}")]
+    #[error("SQLite failed on {path:?}: {source}")]
     Sqlite {
         /// The path.
         path: PathBuf,

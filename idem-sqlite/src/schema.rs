@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 
 use crate::{OpenError, error::is_busy};
 
@@ -180,8 +180,6 @@ fn retry<T>(deadline: Instant, mut attempt: impl FnMut() -> rusqlite::Result<T>)
             Err(error) if is_busy(&error) && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // Two processes that make the tables of one new file at once.
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::SchemaChanged) && Instant::now() < deadline => {}
             result => return result,
         }
     }

@@ -18,8 +18,8 @@ impl SqliteStore {
     /// that business rows and "this key is done" are committed together or not at all. It commits nothing: that is the
     /// caller's to do, at once; and on [`Fenced::Superseded`] the caller must roll back.
     ///
-    /// The answer is the response to send, once the commit has succeeded: the recorded one, if this attempt had completed
-    /// before. If the reply to a commit is lost, [`read`](idem_core::Store::read) tells what became of it.
+    /// The answer is the response to send, once the commit has succeeded: the recorded one, if this attempt had
+    /// completed before. If the reply to a commit is lost, [`read`](idem_core::Store::read) tells what became of it.
     ///
     /// It blocks for as long as SQLite needs to read and write one row. While the transaction is open every claim on
     /// this file waits, so prepare everything before it and keep it short.

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Place, another_process, claim_of, own, part, record, response, retention, said, say};
+use common::{Place, another_process, claim_of, open_by_host_clock, own, part, record, response, retention, said, say};
 use idem_core::{Answer, ManualClock, State, Store};
 use idem_sqlite::SqliteStore;
 use tokio::task::JoinSet;
@@ -41,7 +41,7 @@ async fn everything_that_was_answered_is_there_after_a_kill_in_the_middle_of_gro
         answered.extend(rest.iter().filter_map(|line| said(line)).map(str::to_owned));
         child.wait().unwrap();
 
-        let store = SqliteStore::open(&file).unwrap();
+        let store = open_by_host_clock(&file);
         store.check().await.unwrap();
         for said in &answered {
             let (what, name) = said.split_at(1);
@@ -54,7 +54,7 @@ async fn everything_that_was_answered_is_there_after_a_kill_in_the_middle_of_gro
 
 /// The part of another process: 64 tasks claim and complete, and say so once they are answered.
 async fn claim_and_complete_until_killed(file: &str) {
-    let store = SqliteStore::open(file).unwrap();
+    let store = open_by_host_clock(file);
     let process = std::process::id();
     let mut tasks = JoinSet::new();
     for task in 0..64 {
@@ -77,7 +77,7 @@ async fn claim_and_complete_until_killed(file: &str) {
 async fn the_key_of_a_killed_process_is_free_when_its_lease_ends_and_the_next_attempt_knows() {
     const LEASE: Duration = Duration::from_secs(2);
     if let Some(file) = part() {
-        let store = SqliteStore::open(file).unwrap();
+        let store = open_by_host_clock(file);
         own(&store, &claim_of("k-1").with_lease(LEASE)).await;
         return say("claimed");
     }
@@ -90,7 +90,7 @@ async fn the_key_of_a_killed_process_is_free_when_its_lease_ends_and_the_next_at
     child.kill().unwrap();
     child.wait().unwrap();
 
-    let claimed = record(&SqliteStore::open(&file).unwrap(), "k-1").await.unwrap().claimed;
+    let claimed = record(&open_by_host_clock(&file), "k-1").await.unwrap().claimed;
     let clock = ManualClock::starting_at(claimed);
     let store = SqliteStore::builder(&file).clock(clock.clone()).open().unwrap();
     clock.advance(Duration::from_secs(1));
@@ -109,7 +109,7 @@ async fn the_key_of_a_killed_process_is_free_when_its_lease_ends_and_the_next_at
 #[tokio::test]
 async fn what_one_process_completed_another_replays() {
     if let Some(file) = part() {
-        let store = SqliteStore::open(file).unwrap();
+        let store = open_by_host_clock(file);
         match idem_core::claim(&store, &claim_of("k-1")).await.unwrap() {
             Answer::Replay { response: replayed, .. } => assert_eq!(replayed, response()),
             other => panic!("{other:?}"),
@@ -118,7 +118,7 @@ async fn what_one_process_completed_another_replays() {
     }
     let place = Place::new();
     let file = place.file();
-    let store = SqliteStore::open(&file).unwrap();
+    let store = open_by_host_clock(&file);
     let owner = own(&store, &claim_of("k-1")).await;
     store.complete(&owner, &response(), retention()).await.unwrap();
     let test = "what_one_process_completed_another_replays";

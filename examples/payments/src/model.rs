@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 /// The longest cart id that is taken.
 const MAX_CART_BYTES: usize = 255;
 
+/// The longest name of a currency that is taken. Which currencies there are is the provider's to know.
+const MAX_CURRENCY_BYTES: usize = 16;
+
 /// Whose payment it is: the number behind `tenant-` of an API key, in its one decimal form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tenant(String);
@@ -37,12 +40,16 @@ impl PaymentRequest {
 
     /// Reads a body, or says what is wrong with it.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, String> {
+        // An array of the members' values would be read as well.
+        if body.trim_ascii_start().first() != Some(&b'{') {
+            return Err("the body is no payment: it must be a JSON object".into());
+        }
         let request: Self = serde_json::from_slice(body).map_err(|error| format!("the body is no payment: {error}"))?;
         if request.amount_minor <= 0 {
             return Err("amountMinor must be above 0".into());
         }
-        if request.currency.len() != 3 || !request.currency.bytes().all(|byte| byte.is_ascii_uppercase()) {
-            return Err("currency must be three letters from A to Z, such as VND".into());
+        if !(1..=MAX_CURRENCY_BYTES).contains(&request.currency.len()) {
+            return Err(format!("currency must have 1 to {MAX_CURRENCY_BYTES} bytes, such as VND"));
         }
         if request.cart_id.as_ref().is_some_and(|cart| cart.is_empty() || cart.len() > MAX_CART_BYTES) {
             return Err(format!("cartId must have 1 to {MAX_CART_BYTES} bytes where it is given"));
@@ -113,7 +120,8 @@ mod tests {
             (r#"{"amountMinor":"1","currency":"VND"}"#, "no payment"),
             (r#"{"amountMinor":9223372036854775808,"currency":"VND"}"#, "no payment"),
             (r#"{"amountMinor":1,"amountMinor":2,"currency":"VND"}"#, "duplicate"),
-            (r#"{"amountMinor":1,"currency":"dong"}"#, "three letters"),
+            (r#"[250000,"VND",null]"#, "JSON object"),
+            (r#"{"amountMinor":1,"currency":""}"#, "currency"),
             (r#"{"amountMinor":1,"currency":"VND","cartId":""}"#, "cartId"),
             (r#"{"amountMinor":1,"currency":"VND"} x"#, "no payment"),
         ] {

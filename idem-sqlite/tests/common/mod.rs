@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout, reason = "how one process of a test speaks to another")]
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -15,6 +15,14 @@ use idem_core::{
 };
 use idem_sqlite::{SqliteStore, rusqlite::Connection};
 use tempfile::TempDir;
+
+/// Longer than any disk that is shared with other work takes to sync.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A store that follows the host's clock, as those of other processes do.
+pub(crate) fn open_by_host_clock(file: impl AsRef<Path>) -> SqliteStore {
+    SqliteStore::builder(file).timeout(PATIENCE).open().unwrap()
+}
 
 /// A directory of its own for each test, gone afterwards.
 pub(crate) struct Place {
@@ -33,10 +41,10 @@ impl Place {
 
     /// A store that follows the place's clock.
     pub(crate) fn open(&self) -> SqliteStore {
-        SqliteStore::builder(self.file()).clock(self.clock.clone()).open().unwrap()
+        SqliteStore::builder(self.file()).clock(self.clock.clone()).timeout(PATIENCE).open().unwrap()
     }
 
-    /// A store that gives up soon.
+    /// A store that gives up soon, for operations that can't be done.
     pub(crate) fn open_impatient(&self) -> SqliteStore {
         let builder = SqliteStore::builder(self.file()).clock(self.clock.clone());
         builder.timeout(Duration::from_millis(100)).open().unwrap()
