@@ -241,6 +241,37 @@ pub async fn records_that_wait_for_someone_are_listed_in_order_page_by_page(harn
     }
 }
 
+/// A record is listed while it waits for someone and no longer: not once it is renewed or released, and not past its
+/// retention, swept or not.
+pub async fn a_record_is_listed_only_while_it_waits_for_someone(harness: &Harness) {
+    let world = World::new(harness).await;
+    let (tenant, store) = (scope("tenant"), world.store());
+    let listed = async || {
+        let listed = ok(world.store().lapsed(None, NonZeroUsize::MAX).await);
+        listed.into_iter().map(|lapsed| lapsed.key.as_str().to_owned()).collect::<Vec<_>>()
+    };
+    let mut grants = Vec::new();
+    for name in ["held", "released", "renewed"] {
+        let claim = world.claim(&tenant, &key(name)).with_lease(world.lease());
+        grants.push(claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed"));
+    }
+    world.advance_to(grants[2].lease_end()).await;
+    assert_eq!(listed().await, ["held", "released", "renewed"], "Lapsed records must be listed");
+    written(store.hold(grants[0].owner(), world.retention()).await, "A hold by the owner must be Written");
+    written(store.release(grants[1].owner()).await, "A release by the owner must be Written");
+    written(store.renew(grants[2].owner(), FOREVER * 60).await, "A renewal by the owner must be Written");
+    assert_eq!(listed().await, ["held"], "A released and a renewed record must not be listed, and a held one must be");
+    let held = present(store.read(&tenant, &key("held")).await, "A held record must be there");
+    world.advance_to_just_before(held.expiry).await;
+    let early = listed().await;
+    if world.is_before(held.expiry).await {
+        assert!(early.contains(&"held".to_owned()), "Until its retention ends a held record must be listed");
+    }
+    world.advance_to(held.expiry).await;
+    let late = listed().await;
+    assert!(!late.contains(&"held".to_owned()), "A record past its retention must not be listed: it is absent");
+}
+
 /// A purge removes the records of exactly one scope, in every state, at most as many as it was allowed, and no record
 /// of a scope that begins alike, matches as a pattern, or differs in case.
 // case 031

@@ -81,6 +81,7 @@ macro_rules! __for_each_check {
             housekeeping::a_dropped_wait_leaves_nothing_behind,
             housekeeping::a_sweep_removes_expired_records_alone_and_at_most_its_limit,
             housekeeping::records_that_wait_for_someone_are_listed_in_order_page_by_page,
+            housekeeping::a_record_is_listed_only_while_it_waits_for_someone,
             housekeeping::a_purge_removes_the_records_of_one_scope_alone,
             housekeeping::a_purge_removes_at_most_its_limit,
             housekeeping::a_sound_store_passes_its_own_check,
