@@ -190,6 +190,7 @@ mod tests {
         assert_eq!(Scope::new(""), Err(InvalidName::Empty));
         assert_eq!(Scope::from_stored("").unwrap(), Scope::global());
         assert_eq!(Scope::from_stored("t").unwrap(), Scope::new("t").unwrap());
+        assert_eq!((Scope::global().as_str(), Scope::new("t").unwrap().as_str()), ("", "t"));
     }
 
     #[test]
@@ -198,5 +199,7 @@ mod tests {
         let long = format!("{:?}", Key::new("8e03978e-40d5-43e8-bc93-6894a57f9324").unwrap());
         assert_eq!(long, "Key(8e03978e…, 36 bytes)");
         assert_eq!(format!("{:?}", Key::new("x").unwrap()), "Key(…, 1 bytes)");
+        assert_eq!(format!("{:?}", Scope::new("tenant-7").unwrap()), "Scope(tena…, 8 bytes)");
+        assert_eq!(format!("{:?}", Scope::global()), "Scope::global()");
     }
 }

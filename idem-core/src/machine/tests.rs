@@ -480,6 +480,13 @@ fn a_held_record_and_a_lapsed_one_go_to_the_resolver() {
 }
 
 #[test]
+fn a_resolver_brings_its_own_retention() {
+    let by = resolve_of(&held(), 5).with_retention(Retention::new(DAY * 40));
+    let taken = resolve(Some(&held()), &by, at(30_000)).write.unwrap();
+    assert_eq!(taken.expiry, at(30_000).after(DAY * 40));
+}
+
+#[test]
 fn nothing_else_can_be_resolved() {
     let superseded = Decision { answer: Fenced::Superseded, write: None };
     assert_eq!(resolve(None, &resolve_of(&held(), 5), at(30_000)), superseded);
