@@ -137,6 +137,7 @@ async fn a_step_that_was_done_is_not_done_again_by_the_attempt_that_takes_over()
     drop(first);
     world.clock.advance(LEASE);
     let Claimed::Run(second) = world.idempotency.claim(request("k")).await else { panic!() };
+    assert_eq!(second.attempt().checkpoints().find("charge").unwrap(), "ch_1");
     let again = second.attempt().step("charge", || async { panic!("it must not be done again") });
     assert_eq!(again.await.map_err(|_: StepError<()>| ()).unwrap(), "ch_1");
     let late = old.step("mail", || charge("sent")).await;

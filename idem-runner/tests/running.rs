@@ -17,7 +17,13 @@ use tokio::sync::{Barrier, Notify};
 #[tokio::test]
 async fn the_first_request_runs_and_a_retry_gets_its_answer() {
     let world = world();
-    let first: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    let operation = |attempt: idem_runner::Attempt| async move {
+        assert!(attempt.is_protected() && !attempt.is_repeat() && !attempt.is_superseded());
+        assert_eq!((attempt.number(), attempt.origin(), attempt.checkpoints().is_empty()), (1, Origin::First, true));
+        assert_eq!((attempt.scope(), attempt.key().as_str()), (&support::scope(), "k"));
+        Ok::<_, &'static str>(Response::new(201).with_body("answer"))
+    };
+    let first: Ended = world.idempotency.run(request("k"), operation).await;
     let Outcome::Ran { reply, stored: true } = first else { panic!("{first:?}") };
     let retry: Ended = world.idempotency.run(request("k"), |_| async { panic!("it must not run again") }).await;
     let Outcome::Replay { response, .. } = retry else { panic!("{retry:?}") };
