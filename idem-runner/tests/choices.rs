@@ -287,7 +287,9 @@ fn settings_that_can_not_be_are_errors_when_built() {
     let limit = Idempotency::builder(world.store.clone()).completion_limit(Duration::from_secs(90_000)).build();
     assert!(matches!(limit, Err(ConfigError::TooLong { setting: "completion_limit", .. })));
     let short = Idempotency::builder(world.store.clone()).lease(second).retention(Retention::new(second * 5)).build();
-    assert!(short.is_ok(), "what was not set adapts: {short:?}");
+    let short = short.expect("what was not set adapts");
+    // case 090
+    assert_eq!((short.lease(), short.retention().standard()), (second, second * 5));
 }
 
 #[tokio::test]

@@ -180,24 +180,44 @@ async fn an_attempt_that_lost_its_key_while_it_ran_is_superseded_and_overwrites_
     assert!(matches!(retry, Outcome::Replay { response, .. } if response == Response::new(201).with_body("R2")));
 }
 
-// case 018
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_outlives_its_lease_three_times_keeps_its_key() {
+async fn an_operation_that_is_done_within_a_third_of_its_lease_costs_no_renewal() {
     let world = world();
-    let finish = Arc::new(Notify::new());
-    let (idempotency, finishing) = (world.idempotency.clone(), finish.clone());
-    let operation = move |_| async move {
-        finishing.notified().await;
+    let operation = |_| async {
+        tokio::time::sleep(LEASE / 4).await;
         Ok::<_, &'static str>(Response::new(201))
     };
-    let first = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }));
+    tokio::time::sleep(LEASE * 3).await;
+    assert_eq!(world.store.calls("renew"), 0, "neither while it ran nor afterwards");
+}
+
+// case 018
+#[tokio::test(start_paused = true)]
+async fn handlers_that_outlive_their_leases_three_times_keep_their_keys() {
+    let world = world();
+    let finish = Arc::new(Notify::new());
+    let mut running = tokio::task::JoinSet::new();
+    for key in ["k", "l", "m"] {
+        let (idempotency, finishing) = (world.idempotency.clone(), finish.clone());
+        let operation = move |_| async move {
+            finishing.notified().await;
+            Ok::<_, &'static str>(Response::new(201))
+        };
+        running.spawn(async move { idempotency.run(request(key), operation).await });
+    }
     for _ in 0..3 {
         world.advance(LEASE).await;
-        let duplicate: Ended = world.another(|builder| builder).run(request("k"), answering(500)).await;
-        assert!(matches!(duplicate, Outcome::Conflict { .. }), "{duplicate:?}");
+        for key in ["k", "l", "m"] {
+            let duplicate: Ended = world.another(|builder| builder).run(request(key), answering(500)).await;
+            assert!(matches!(duplicate, Outcome::Conflict { .. }), "{key}: {duplicate:?}");
+        }
     }
-    finish.notify_one();
-    assert!(matches!(first.await.unwrap(), Outcome::Ran { stored: true, .. }));
+    finish.notify_waiters();
+    while let Some(outcome) = running.join_next().await {
+        assert!(matches!(outcome.unwrap(), Outcome::Ran { stored: true, .. }));
+    }
 }
 
 #[tokio::test(start_paused = true)]
