@@ -6,7 +6,10 @@ use std::sync::{
 };
 
 use idem_core::{Answer, Checkpoint, Checkpointed, Claim, Fenced, Grant, Response, Retention, Store, StoreError};
-use tokio::sync::Barrier;
+use tokio::{
+    sync::Barrier,
+    task::{JoinError, JoinSet},
+};
 
 use crate::{
     Harness,
@@ -260,34 +263,34 @@ pub async fn a_key_that_is_claimed_and_released_at_once_has_one_owner_at_a_time_
     let (tenant, busy_key) = (scope("tenant"), key("busy"));
     let owners = Arc::new(AtomicUsize::new(0));
     let barrier = Arc::new(Barrier::new(WORKERS));
-    let tasks: Vec<_> = (0..WORKERS)
-        .map(|worker| {
-            let store = Arc::clone(&race.handles[worker % HANDLES]);
-            let claims: Vec<_> = (0..GRANTS).map(|_| world.claim(&tenant, &busy_key)).collect();
-            let (owners, barrier) = (Arc::clone(&owners), Arc::clone(&barrier));
-            tokio::spawn(async move {
-                barrier.wait().await;
-                for claim in claims {
-                    let grant = loop {
-                        match ok(idem_core::claim(&*store, &claim).await) {
-                            Answer::Claimed(grant) => break grant,
-                            Answer::Conflict { .. } => tokio::task::yield_now().await,
-                            other => panic!(
-                                "A claim of a contended key must be Claimed or Conflict; the store answered {other:?}"
-                            ),
-                        }
-                    };
-                    let before = owners.fetch_add(1, Ordering::SeqCst);
-                    assert_eq!(before, 0, "Nobody may be told Claimed while another attempt owns the key");
-                    tokio::task::yield_now().await;
-                    owners.fetch_sub(1, Ordering::SeqCst);
-                    written(store.release(grant.owner()).await, "A release by the owner must be Written");
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        joined(task).await;
+    let mut tasks = JoinSet::new();
+    for worker in 0..WORKERS {
+        let store = Arc::clone(&race.handles[worker % HANDLES]);
+        let claims: Vec<_> = (0..GRANTS).map(|_| world.claim(&tenant, &busy_key)).collect();
+        let (owners, barrier) = (Arc::clone(&owners), Arc::clone(&barrier));
+        tasks.spawn(async move {
+            barrier.wait().await;
+            for claim in claims {
+                let grant = loop {
+                    match ok(idem_core::claim(&*store, &claim).await) {
+                        Answer::Claimed(grant) => break grant,
+                        Answer::Conflict { .. } => tokio::task::yield_now().await,
+                        other => panic!(
+                            "A claim of a contended key must be Claimed or Conflict; the store answered {other:?}"
+                        ),
+                    }
+                };
+                let before = owners.fetch_add(1, Ordering::SeqCst);
+                assert_eq!(before, 0, "Nobody may be told Claimed while another attempt owns the key");
+                tokio::task::yield_now().await;
+                owners.fetch_sub(1, Ordering::SeqCst);
+                written(store.release(grant.owner()).await, "A release by the owner must be Written");
+            }
+        });
+    }
+    // The first worker that fails ends the check, and with it the others: they wait for a release that won't come.
+    while let Some(ended) = tasks.join_next().await {
+        value(ended);
     }
     let record = present(world.store().read(&tenant, &busy_key).await, "A released record must be there");
     assert_eq!(
@@ -446,7 +449,7 @@ impl Race {
             .collect();
         let mut gave = Vec::with_capacity(TASKS);
         for task in tasks {
-            gave.push(joined(task).await);
+            gave.push(value(task.await));
         }
         gave
     }
@@ -488,9 +491,9 @@ fn meet(started: &AtomicUsize) {
     }
 }
 
-/// The value of a task; its panic, if it had one.
-async fn joined<T>(task: tokio::task::JoinHandle<T>) -> T {
-    match task.await {
+/// The value of a task that ended; its panic, if it had one.
+fn value<T>(ended: Result<T, JoinError>) -> T {
+    match ended {
         Ok(value) => value,
         Err(error) => match error.try_into_panic() {
             Ok(panicked) => std::panic::resume_unwind(panicked),

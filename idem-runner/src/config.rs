@@ -16,7 +16,7 @@ const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Builder {
     store: Arc<dyn Store>,
     lease: Duration,
-    max_run: Option<Duration>,
+    max_run: Duration,
     retention: Retention,
     on_lapse: OnLapse,
     lapse_limit: Option<NonZeroU32>,
@@ -73,7 +73,7 @@ impl Builder {
         Self {
             store,
             lease: DEFAULT_LEASE,
-            max_run: None,
+            max_run: DEFAULT_MAX_RUN,
             retention: Retention::default(),
             on_lapse: OnLapse::default(),
             lapse_limit: None,
@@ -93,9 +93,10 @@ impl Builder {
         self
     }
 
-    /// How long one attempt's lease is renewed at most. 15 minutes by default, or the retention if that is shorter.
+    /// How long one attempt's lease is renewed at most. 15 minutes by default. It may be longer than the retention: a
+    /// record never expires before its lease ends.
     pub fn max_run(mut self, max_run: Duration) -> Self {
-        self.max_run = Some(max_run);
+        self.max_run = max_run;
         self
     }
 
@@ -159,13 +160,13 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] if a duration is zero, the lease is longer than `max_run` or the retention, or `max_run` or the
-    /// completion limit is longer than the retention (nothing may outlive the record that protects it).
+    /// [`ConfigError`] if a duration is zero, the lease is longer than `max_run` or the retention, or the completion
+    /// limit is longer than the retention (a late completion must not outlive the record that it completes).
     pub fn build(self) -> Result<Idempotency, ConfigError> {
         let retention = self.retention.standard();
         let settings = Settings {
             lease: self.lease,
-            max_run: self.max_run.unwrap_or(DEFAULT_MAX_RUN.min(retention).max(self.lease)),
+            max_run: self.max_run,
             retention: self.retention,
             on_lapse: self.on_lapse,
             lapse_limit: self.lapse_limit,
@@ -202,7 +203,6 @@ impl Settings {
         }
         at_most("lease", self.lease, "retention", retention)?;
         at_most("lease", self.lease, "max_run", self.max_run)?;
-        at_most("max_run", self.max_run, "retention", retention)?;
         at_most("completion_limit", self.completion_limit, "retention", retention)
     }
 }

@@ -282,8 +282,8 @@ fn settings_that_can_not_be_are_errors_when_built() {
     );
     let error = Idempotency::builder(world.store.clone()).retention(Retention::new(second)).build().unwrap_err();
     assert_eq!(error.to_string(), "lease (30s) is longer than retention (1s); shorten the one or lengthen the other");
-    let max_run = Idempotency::builder(world.store.clone()).max_run(Duration::from_secs(90_000)).build();
-    assert!(matches!(max_run, Err(ConfigError::TooLong { setting: "max_run", .. })));
+    let max_run = Idempotency::builder(world.store.clone()).max_run(second).build();
+    assert!(matches!(max_run, Err(ConfigError::TooLong { setting: "lease", limit_name: "max_run", .. })));
     let limit = Idempotency::builder(world.store.clone()).completion_limit(Duration::from_secs(90_000)).build();
     assert!(matches!(limit, Err(ConfigError::TooLong { setting: "completion_limit", .. })));
     let short = Idempotency::builder(world.store.clone()).lease(second).retention(Retention::new(second * 5)).build();

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use idem_core::{Response, State, StoreErrorKind};
+use idem_core::{Response, Retention, State, StoreErrorKind};
 use idem_runner::{OnUnavailable, Outcome};
 use support::{Ended, Fault, LEASE, answering, eventually, request, world, world_with};
 use tokio::sync::Notify;
@@ -214,10 +214,29 @@ async fn handlers_that_outlive_their_leases_three_times_keep_their_keys() {
             assert!(matches!(duplicate, Outcome::Conflict { .. }), "{key}: {duplicate:?}");
         }
     }
+    let renewals = world.store.calls("renew");
+    assert!((9..=30).contains(&renewals), "three in a lease, for three attempts: {renewals}");
     finish.notify_waiters();
     while let Some(outcome) = running.join_next().await {
         assert!(matches!(outcome.unwrap(), Outcome::Ran { stored: true, .. }));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_outlives_the_retention_keeps_its_key_too() {
+    let world = world_with(|builder| builder.retention(Retention::new(LEASE).with_held(LEASE)));
+    let finish = Arc::new(Notify::new());
+    let (idempotency, finishing) = (world.idempotency.clone(), finish.clone());
+    let operation = move |_| async move {
+        finishing.notified().await;
+        Ok::<_, &'static str>(Response::new(201))
+    };
+    let first = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+    world.advance(LEASE * 3).await;
+    let duplicate: Ended = world.another(|builder| builder).run(request("k"), answering(500)).await;
+    assert!(matches!(duplicate, Outcome::Conflict { .. }), "{duplicate:?}");
+    finish.notify_one();
+    assert!(matches!(first.await.unwrap(), Outcome::Ran { stored: true, .. }));
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ mod storage;
 
 use std::{
     future::Future,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     process::ExitCode,
 };
 
@@ -41,7 +41,11 @@ impl From<String> for Failure {
 #[tokio::main]
 async fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
     let (problem, code) = match run().await {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Failure::Usage(problem)) => (problem, 2),

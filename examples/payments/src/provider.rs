@@ -58,10 +58,25 @@ pub(crate) struct ProviderTotals {
     pub(crate) distinct_charges: u64,
 }
 
+/// Why there is no charge.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NotCharged {
+    /// The key charged another order before. That stays so: no retry helps.
+    OtherOrder,
+    /// The provider could not be asked, or could not say. A retry may help.
+    Failed(String),
+}
+
+impl From<String> for NotCharged {
+    fn from(problem: String) -> Self {
+        Self::Failed(problem)
+    }
+}
+
 impl Provider {
     /// Charges the order under the key, and gives the id of the charge. The charge is made at once, and the answer comes
     /// after `delay`.
-    pub(crate) async fn charge(&self, key: &str, order: &Order, delay: Duration) -> Result<String, String> {
+    pub(crate) async fn charge(&self, key: &str, order: &Order, delay: Duration) -> Result<String, NotCharged> {
         match self {
             Self::Here(charges) => {
                 let charge = charges.charge(key, order)?;
@@ -73,8 +88,10 @@ impl Provider {
                 let headers = [("idempotency-key", key), (DELAY, &delay_ms)];
                 let body = serde_json::to_vec(order).map_err(|error| error.to_string())?;
                 let reply = client.post("/charges", &headers, body, delay.saturating_add(TIME_LIMIT)).await?;
-                if reply.status != StatusCode::OK {
-                    return Err(format!("the provider answered {}: {}", reply.status, reply.text()));
+                match reply.status {
+                    StatusCode::OK => {}
+                    StatusCode::UNPROCESSABLE_ENTITY => return Err(NotCharged::OtherOrder),
+                    status => return Err(format!("the provider answered {status}: {}", reply.text()).into()),
                 }
                 let charged: Charged = serde_json::from_slice(&reply.body).map_err(|error| error.to_string())?;
                 Ok(charged.charge_id)
@@ -105,11 +122,11 @@ struct Made {
 
 impl Charges {
     /// Charges the order, unless the key did before.
-    fn charge(&self, key: &str, order: &Order) -> Result<String, String> {
+    fn charge(&self, key: &str, order: &Order) -> Result<String, NotCharged> {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         made.calls += 1;
         if let Some((charged, charge_id)) = made.by_key.get(key) {
-            return if charged == order { Ok(charge_id.clone()) } else { Err("this key charged another order".into()) };
+            return if charged == order { Ok(charge_id.clone()) } else { Err(NotCharged::OtherOrder) };
         }
         // Random, so that a second charge of one key, after the first was lost, can't look like the first.
         let charge_id = format!("ch_{:016x}", RandomState::new().hash_one(key));
@@ -152,7 +169,7 @@ async fn charge(State(charges): State<Arc<Charges>>, headers: HeaderMap, Json(or
             tokio::time::sleep(Duration::from_millis(delay.unwrap_or(0))).await;
             Json(Charged { charge_id }).into_response()
         }
-        Err(problem) => (StatusCode::UNPROCESSABLE_ENTITY, problem).into_response(),
+        Err(_) => (StatusCode::UNPROCESSABLE_ENTITY, "this key charged another order").into_response(),
     }
 }
 
@@ -177,7 +194,7 @@ mod tests {
     fn a_key_charges_one_order_only() {
         let charges = Charges::default();
         charges.charge("k-1", &order(5)).unwrap();
-        assert!(charges.charge("k-1", &order(6)).is_err());
+        assert_eq!(charges.charge("k-1", &order(6)), Err(NotCharged::OtherOrder));
         assert_eq!(charges.totals().distinct_charges, 1);
     }
 }

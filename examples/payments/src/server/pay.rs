@@ -20,7 +20,7 @@ use crate::{
     ledger::{LedgerError, NewPayment, Reservation, SqliteLedger, insert_payment},
     model::{PaymentRequest, Tenant},
     problem::problem,
-    provider::Order,
+    provider::{NotCharged, Order},
 };
 
 /// The handler. It runs once per key, unless an earlier attempt failed or fell silent.
@@ -52,7 +52,13 @@ pub(super) async fn pay(
     let order = Order { amount_minor: request.amount_minor, currency: request.currency.clone() };
     let charge_id = match service.provider.charge(&downstream_key, &order, faults.delay).await {
         Ok(charge_id) => charge_id,
-        Err(error) => return unavailable(&error),
+        // Our record of the first order has expired, and the provider still has its own. A status that is forgotten:
+        // the first order may still be sent again under this key.
+        Err(NotCharged::OtherOrder) => {
+            let detail = "this key was used for another payment, long ago; use a new key for this one";
+            return problem(StatusCode::UNPROCESSABLE_ENTITY, "key-charged-otherwise", "Key used before", detail);
+        }
+        Err(NotCharged::Failed(error)) => return unavailable(&error),
     };
     if faults.crash {
         std::process::abort();

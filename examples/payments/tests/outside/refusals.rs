@@ -8,7 +8,7 @@ use tokio::{
 
 use crate::{
     client::Reply,
-    server::{BODY, LIMIT, Process, code},
+    server::{BODY, LIMIT, Place, Process, code},
 };
 
 async fn post(server: &Process, headers: &[(&str, &str)], body: impl Into<bytes::Bytes>) -> Reply {
@@ -106,4 +106,29 @@ async fn a_body_over_a_mebibyte_is_refused_and_leaves_no_record() {
     }
     let largest = format!("{BODY}{}", " ".repeat(MEBIBYTE - BODY.len()));
     assert_eq!(server.pay("k-1", &largest, &[]).await.status, 201);
+}
+
+/// The record of the first payment has expired; the provider, which keeps its own, refuses the key for another order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_the_provider_knows_for_another_payment_is_refused_for_good_and_still_pays_the_first_one_again() {
+    let place = Place::sqlite();
+    let server = Process::serve(&place.store, &["--retention", "1s", "--lease", "500ms"]).await;
+    let first = server.pay("k-1", BODY, &[]).await;
+    assert_eq!(first.status, 201);
+    let other = r#"{"amountMinor":1,"currency":"VND"}"#;
+    let expired = async {
+        loop {
+            let reply = server.pay("k-1", other, &[]).await;
+            if code(&reply) != "idempotency-key-reused" {
+                return reply;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    let refused = tokio::time::timeout(LIMIT, expired).await.expect("the retention ends");
+    assert_eq!((refused.status.as_u16(), &*code(&refused)), (422, "key-charged-otherwise"));
+    assert_eq!(server.pay("k-1", other, &[]).await.status, 422);
+    let again = server.pay("k-1", BODY, &[]).await;
+    assert_eq!((again.status, &again.body), (first.status, &first.body), "the same charge and the same row");
+    assert_eq!(server.totals().await[1..], [1, 1]);
 }
