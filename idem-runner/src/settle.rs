@@ -21,6 +21,18 @@ pub(crate) enum Ending {
     Hold,
 }
 
+impl Ending {
+    /// The operation of the store that it takes.
+    fn operation(&self) -> &'static str {
+        match self {
+            Self::Complete(_) => "complete",
+            Self::Release => "release",
+            Self::Forget => "forget",
+            Self::Hold => "hold",
+        }
+    }
+}
+
 /// What came of ending it.
 #[derive(Debug)]
 pub(crate) enum Persisted {
@@ -55,7 +67,7 @@ impl Inner {
         let mut backoff = Backoff::default();
         renewal.settling();
         loop {
-            let error = match self.in_time("complete", self.write(attempt.owner(), &ending)).await {
+            let error = match self.in_time(ending.operation(), self.write(attempt.owner(), &ending)).await {
                 Ok(Fenced::Written(recorded)) => {
                     drop(renewal);
                     return self.ended(recorded);

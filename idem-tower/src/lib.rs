@@ -67,7 +67,11 @@
 //!
 //! Methods other than POST and PATCH (by default) pass untouched. The others go through, in this order: principal, key,
 //! size, validation hook, claim. Until the claim a client that hangs up cancels everything. From the claim on nothing is
-//! cancelled: the handler finishes, its answer is recorded, and the client's retry gets it.
+//! cancelled: the handler finishes, its answer is recorded, and the client's retry gets it. A client that half-closes its
+//! connection behind the request has hung up too, unless the server allows that (hyper's `half_close`).
+//!
+//! Requests are read whole first, up to a limit, and while one arrives it may take twice its size: put a limit on
+//! connections and a time limit on uploads outside of the layer.
 //!
 //! The handler finds its [`Attempt`](idem_runner::Attempt) in the request's extensions: with the feature `axum` as the
 //! argument `CurrentAttempt`. All other
