@@ -22,12 +22,7 @@ use tokio::sync::Notify;
 async fn a_request_that_waits_gets_the_answer_of_the_running_attempt() {
     let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: Duration::from_secs(20) }));
     let finish = Arc::new(Notify::new());
-    let (idempotency, finishing) = (world.idempotency.clone(), finish.clone());
-    let operation = move |_| async move {
-        finishing.notified().await;
-        Ok::<_, &'static str>(Response::new(201))
-    };
-    let first = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+    let first = world.spawn("k", &finish);
     tokio::task::yield_now().await;
     let mut waiting = tokio::task::JoinSet::new();
     for _ in 0..10 {
@@ -243,12 +238,7 @@ async fn expired_records_leave_in_the_background_unless_that_is_turned_off() {
 async fn a_shutdown_finishes_what_is_claimed_and_claims_no_more() {
     let world = world();
     let finish = Arc::new(Notify::new());
-    let (idempotency, finishing) = (world.idempotency.clone(), finish.clone());
-    let operation = move |_| async move {
-        finishing.notified().await;
-        Ok::<_, &'static str>(Response::new(201))
-    };
-    let running = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+    let running = world.spawn("k", &finish);
     tokio::task::yield_now().await;
     assert!(!world.idempotency.shutdown(Duration::from_secs(1)).await, "something still runs");
     let refused: Ended = world.idempotency.run(request("l"), answering(201)).await;

@@ -198,14 +198,9 @@ async fn an_operation_that_is_done_within_a_third_of_its_lease_costs_no_renewal(
 async fn handlers_that_outlive_their_leases_three_times_keep_their_keys() {
     let world = world();
     let finish = Arc::new(Notify::new());
-    let mut running = tokio::task::JoinSet::new();
+    let mut running = Vec::new();
     for key in ["k", "l", "m"] {
-        let (idempotency, finishing) = (world.idempotency.clone(), finish.clone());
-        let operation = move |_| async move {
-            finishing.notified().await;
-            Ok::<_, &'static str>(Response::new(201))
-        };
-        running.spawn(async move { idempotency.run(request(key), operation).await });
+        running.push(world.spawn(key, &finish));
     }
     for _ in 0..3 {
         world.advance(LEASE).await;
@@ -217,8 +212,8 @@ async fn handlers_that_outlive_their_leases_three_times_keep_their_keys() {
     let renewals = world.store.calls("renew");
     assert!((9..=30).contains(&renewals), "three in a lease, for three attempts: {renewals}");
     finish.notify_waiters();
-    while let Some(outcome) = running.join_next().await {
-        assert!(matches!(outcome.unwrap(), Outcome::Ran { stored: true, .. }));
+    for ended in running {
+        assert!(matches!(ended.await.unwrap(), Outcome::Ran { stored: true, .. }));
     }
 }
 
@@ -226,12 +221,7 @@ async fn handlers_that_outlive_their_leases_three_times_keep_their_keys() {
 async fn a_handler_that_outlives_the_retention_keeps_its_key_too() {
     let world = world_with(|builder| builder.retention(Retention::new(LEASE).with_held(LEASE)));
     let finish = Arc::new(Notify::new());
-    let (idempotency, finishing) = (world.idempotency.clone(), finish.clone());
-    let operation = move |_| async move {
-        finishing.notified().await;
-        Ok::<_, &'static str>(Response::new(201))
-    };
-    let first = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+    let first = world.spawn("k", &finish);
     world.advance(LEASE * 3).await;
     let duplicate: Ended = world.another(|builder| builder).run(request("k"), answering(500)).await;
     assert!(matches!(duplicate, Outcome::Conflict { .. }), "{duplicate:?}");
@@ -303,12 +293,7 @@ async fn a_renewal_that_fails_is_tried_again_before_the_lease_ends() {
     let world = world();
     world.store.plan("renew", UNAVAILABLE, 1);
     let finish = Arc::new(Notify::new());
-    let (idempotency, finishing) = (world.idempotency.clone(), finish.clone());
-    let operation = move |_| async move {
-        finishing.notified().await;
-        Ok::<_, &'static str>(Response::new(201))
-    };
-    let first = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+    let first = world.spawn("k", &finish);
     world.advance(LEASE + LEASE / 2).await;
     let duplicate: Ended = world.another(|builder| builder).run(request("k"), answering(500)).await;
     assert!(matches!(duplicate, Outcome::Conflict { .. }), "{duplicate:?}");

@@ -17,6 +17,7 @@ use idem_core::{
 };
 use idem_memory::MemoryStore;
 use idem_runner::{Attempt, Builder, Idempotency, Outcome, Request};
+use tokio::{sync::Notify, task::JoinHandle};
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
@@ -188,6 +189,16 @@ impl World {
     /// Another server on the same store.
     pub(crate) fn another(&self, set: impl FnOnce(Builder) -> Builder) -> Idempotency {
         set(Idempotency::builder(self.store.clone()).lease(LEASE)).build().unwrap()
+    }
+
+    /// Starts an operation that goes on until it is told to finish, and answers 201 then.
+    pub(crate) fn spawn(&self, key: &'static str, finish: &Arc<Notify>) -> JoinHandle<Ended> {
+        let (idempotency, finish) = (self.idempotency.clone(), Arc::clone(finish));
+        let operation = move |_| async move {
+            finish.notified().await;
+            Ok(Response::new(201))
+        };
+        tokio::spawn(async move { idempotency.run(request(key), operation).await })
     }
 
     /// Moves the store's clock and the runtime's, which must be paused, together; step by step, so that what is due
