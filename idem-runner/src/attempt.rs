@@ -1,11 +1,9 @@
 //! What an operation knows of its attempt.
 
 use std::{
+    collections::HashMap,
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
@@ -30,7 +28,16 @@ struct Data {
     /// None where nothing protects the operation.
     runner: Option<Arc<Inner>>,
     lost: CancellationToken,
-    in_transaction: AtomicBool,
+    progress: Mutex<Progress>,
+}
+
+/// What the operation did through its handle.
+#[derive(Default)]
+struct Progress {
+    /// Results of steps that this attempt did itself.
+    steps: HashMap<String, Bytes>,
+    /// What it last gave to a transaction of its own.
+    committing: Option<Response>,
 }
 
 /// Why a step gave no result.
@@ -64,7 +71,7 @@ impl Attempt {
             retention: runner.settings.retention,
             runner: Some(runner),
             lost: CancellationToken::new(),
-            in_transaction: AtomicBool::new(false),
+            progress: Mutex::default(),
         }))
     }
 
@@ -78,7 +85,7 @@ impl Attempt {
             retention: Retention::default(),
             runner: None,
             lost: CancellationToken::new(),
-            in_transaction: AtomicBool::new(false),
+            progress: Mutex::default(),
         }))
     }
 
@@ -146,7 +153,8 @@ impl Attempt {
         self.0.lost.is_cancelled()
     }
 
-    /// Does one step of the operation once: a later attempt gets its result instead of doing it again.
+    /// Does one step of the operation once: a later attempt gets its result instead of doing it again, and so does this
+    /// one if it asks twice, one after the other.
     ///
     /// A crash between the end of the work and the keeping of its result still repeats the work, so send
     /// [`Attempt::downstream_key`] along.
@@ -163,16 +171,22 @@ impl Attempt {
         F: Future<Output = Result<Bytes, E>>,
     {
         Checkpoint::new(name, Bytes::new()).map_err(StepError::Name)?;
-        if let Some(kept) = self.0.checkpoints.find(name) {
-            return Ok(kept.clone());
+        let before = self.0.checkpoints.find(name).cloned();
+        if let Some(kept) = before.or_else(|| self.progress().steps.get(name).cloned()) {
+            return Ok(kept);
         }
         let result = work().await.map_err(StepError::Work)?;
         let Some(runner) = &self.0.runner else {
+            self.progress().steps.insert(name.into(), result.clone());
             return Ok(result);
         };
         let checkpoint = Checkpoint::new(name, result).map_err(StepError::Name)?;
-        match runner.in_time("checkpoint", runner.store.checkpoint(&self.0.owner, &checkpoint)).await {
-            Ok(Fenced::Written(Checkpointed::Kept(kept))) => Ok(kept),
+        // The first value of a name stays, so a repeated checkpoint is the same checkpoint.
+        match runner.repeated("checkpoint", || runner.store.checkpoint(&self.0.owner, &checkpoint)).await {
+            Ok(Fenced::Written(Checkpointed::Kept(kept))) => {
+                self.progress().steps.insert(name.into(), kept.clone());
+                Ok(kept)
+            }
             Ok(Fenced::Written(Checkpointed::Full)) => Err(StepError::Full),
             Ok(Fenced::Superseded) => {
                 self.mark_lost();
@@ -194,7 +208,7 @@ impl Attempt {
     /// The same for code that keeps its own transaction: hand it to the backend's `complete_in`, and commit only if that
     /// did not answer Superseded.
     pub fn completion(&self, response: Response) -> Completion {
-        self.0.in_transaction.store(true, Ordering::SeqCst);
+        self.progress().committing = Some(response.clone());
         Completion::new(self.0.owner.clone(), response, self.0.retention)
     }
 
@@ -202,13 +216,18 @@ impl Attempt {
         self.0.lost.cancel();
     }
 
-    pub(crate) fn lost(&self) -> CancellationToken {
-        self.0.lost.clone()
-    }
-
     /// Whether the operation may have completed its record in a transaction of its own.
     pub(crate) fn used_transaction(&self) -> bool {
-        self.0.in_transaction.load(Ordering::SeqCst)
+        self.progress().committing.is_some()
+    }
+
+    /// Whether this is what the operation gave to a transaction of its own.
+    pub(crate) fn is_committing(&self, response: &Response) -> bool {
+        self.progress().committing.as_ref() == Some(response)
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.0.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

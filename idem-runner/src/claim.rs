@@ -58,10 +58,15 @@ impl Inner {
             }
             // A lapse ends no wait of the store's, so none is longer than the lease.
             let pause = left.unwrap_or(POLL).min(remaining);
-            match seen {
-                Some(attempt) if self.has_ended(&claim, attempt, pause).await => {}
-                Some(_) => time::sleep(POLL.min(remaining)).await,
-                None => time::sleep(pause).await,
+            let wait = async {
+                match seen {
+                    Some(attempt) if self.has_ended(&claim, attempt, pause).await => {}
+                    Some(_) => time::sleep(POLL.min(remaining)).await,
+                    None => time::sleep(pause).await,
+                }
+            };
+            if self.closing.run_until_cancelled(wait).await.is_none() {
+                return Err(Answered::ShuttingDown);
             }
         }
     }

@@ -10,6 +10,9 @@ const DEFAULT_MAX_RUN: Duration = Duration::from_secs(15 * 60);
 const DEFAULT_COMPLETION_LIMIT: Duration = Duration::from_secs(15 * 60);
 const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What stands for every longer time, since clocks can't be asked for what lies beyond their ends: a hundred years.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 /// The settings of an [`Idempotency`]. Each has a default.
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it is built"]
@@ -165,17 +168,23 @@ impl Builder {
     pub fn build(self) -> Result<Idempotency, ConfigError> {
         let retention = self.retention.standard();
         let settings = Settings {
-            lease: self.lease,
-            max_run: self.max_run,
+            lease: self.lease.min(FOR_EVER),
+            max_run: self.max_run.min(FOR_EVER),
             retention: self.retention,
             on_lapse: self.on_lapse,
             lapse_limit: self.lapse_limit,
             settle: self.settle,
-            on_conflict: self.on_conflict,
+            on_conflict: match self.on_conflict {
+                OnConflict::Refuse => OnConflict::Refuse,
+                OnConflict::Wait { at_most } => OnConflict::Wait { at_most: at_most.min(FOR_EVER) },
+            },
             on_unavailable: self.on_unavailable,
-            store_timeout: self.store_timeout,
-            completion_limit: self.completion_limit.unwrap_or(DEFAULT_COMPLETION_LIMIT.min(retention)),
-            sweep: self.sweep,
+            store_timeout: self.store_timeout.min(FOR_EVER),
+            completion_limit: self.completion_limit.unwrap_or(DEFAULT_COMPLETION_LIMIT.min(retention)).min(FOR_EVER),
+            sweep: match self.sweep {
+                Sweep::Every(interval) => Sweep::Every(interval.min(FOR_EVER)),
+                Sweep::Off => Sweep::Off,
+            },
         };
         settings.check()?;
         Ok(Idempotency::new(self.store, settings))

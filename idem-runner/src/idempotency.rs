@@ -1,18 +1,11 @@
 //! The runner.
 
-use std::{
-    panic::AssertUnwindSafe,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use idem_core::{Fenced, Grant, OnLapse, Retention, Store, StoreError, StoreErrorKind};
+use idem_core::{Fenced, Grant, OnLapse, Response, Retention, Store, StoreError, StoreErrorKind};
 use tokio::{runtime::Handle, time};
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
 
 use crate::{
@@ -21,7 +14,7 @@ use crate::{
     counters::Counting,
     detach::Detached,
     renew::{Renewal, Renewer},
-    settle::{Ending, Persisted},
+    settle::{Ending, OwnCommit, Persisted},
     sweep::Sweeper,
 };
 
@@ -37,7 +30,8 @@ pub(crate) struct Inner {
     pub(crate) tracker: TaskTracker,
     pub(crate) renewer: Arc<Renewer>,
     sweeper: Sweeper,
-    closing: AtomicBool,
+    /// Cancelled when nothing may be claimed any more.
+    pub(crate) closing: CancellationToken,
 }
 
 impl Idempotency {
@@ -54,7 +48,7 @@ impl Idempotency {
             settings,
             counting: Counting::default(),
             tracker: TaskTracker::new(),
-            closing: AtomicBool::new(false),
+            closing: CancellationToken::new(),
         }))
     }
 
@@ -108,10 +102,14 @@ impl Idempotency {
         claimed
     }
 
-    /// Stops claiming, and waits until everything that was claimed is settled, for `limit` at most. True if it all
-    /// ended in time; what did not is left to its leases.
+    /// Stops claiming, for good, and waits until everything that was claimed is settled, for `limit` at most. True if it
+    /// all ended in time; what did not is left to its leases. It may be called again, to wait longer.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future ends the waiting. Claiming stays stopped.
     pub async fn shutdown(&self, limit: Duration) -> bool {
-        self.0.closing.store(true, Ordering::SeqCst);
+        self.0.closing.cancel();
         self.0.tracker.close();
         let ended = time::timeout(limit, self.0.tracker.wait()).await.is_ok();
         if !ended {
@@ -165,7 +163,7 @@ impl Inner {
 
     /// Claims, and makes the attempt ready to run.
     async fn start(self: &Arc<Self>, request: Request) -> Result<(Attempt, Option<Renewal>), Answered> {
-        if self.closing.load(Ordering::SeqCst) {
+        if self.closing.is_cancelled() {
             return Err(Answered::ShuttingDown);
         }
         self.sweeper.ensure_running(self);
@@ -177,7 +175,7 @@ impl Inner {
         };
         self.confirm_under_hold(&grant).await?;
         let attempt = Attempt::protected(&grant, Arc::clone(self));
-        let renewal = self.renewer.register(&attempt, self.settings.max_run);
+        let renewal = self.renewer.register(&attempt, self.settings.max_run).await;
         Ok((attempt, Some(renewal)))
     }
 
@@ -225,13 +223,51 @@ impl Inner {
             Ending::Release | Ending::Forget | Ending::Hold => None,
         };
         let Some(renewal) = renewal else {
-            return unsettled(ended, true);
+            return unsettled(ended, response.is_none());
         };
+        if let Some(response) = &response
+            && attempt.is_committing(response)
+        {
+            return self.settle_committed(attempt, renewal, ended, response).await;
+        }
         match self.persist(&attempt, ending, renewal).await {
             Persisted::Completed(recorded) if response.as_ref() != Some(&recorded) => Outcome::Recorded(recorded),
             Persisted::Completed(_) | Persisted::GivenBack => unsettled(ended, true),
             Persisted::Pending | Persisted::Failed => unsettled(ended, response.is_none()),
             Persisted::Superseded => Outcome::Superseded,
+        }
+    }
+
+    /// The operation answers with what it gave to a transaction of its own: the record tells whether that was committed.
+    async fn settle_committed<T, E>(
+        self: Arc<Self>,
+        attempt: Attempt,
+        renewal: Renewal,
+        ended: Result<Result<T, E>, ()>,
+        response: &Response,
+    ) -> Outcome<T, E> {
+        match self.own_commit(&attempt).await {
+            Ok(OwnCommit::Committed(recorded)) => {
+                self.counting.completed.one();
+                if recorded == *response { unsettled(ended, true) } else { Outcome::Recorded(recorded) }
+            }
+            Ok(OwnCommit::RolledBack) => {
+                tracing::error!(?attempt, "an operation answered with what it did not commit; its key is given back");
+                match self.persist(&attempt, self.passing(), renewal).await {
+                    Persisted::Superseded => Outcome::Superseded,
+                    // Committed at the last moment.
+                    Persisted::Completed(recorded) => Outcome::Recorded(recorded),
+                    Persisted::GivenBack | Persisted::Pending | Persisted::Failed => Outcome::RolledBack,
+                }
+            }
+            Ok(OwnCommit::Superseded) => {
+                self.counting.superseded.one();
+                Outcome::Superseded
+            }
+            Err(error) => {
+                tracing::error!(%error, ?attempt, "whether a transaction was committed is not known; its key is left to its lease");
+                unsettled(ended, false)
+            }
         }
     }
 

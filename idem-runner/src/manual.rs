@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use idem_core::Response;
 use tokio::runtime::Handle;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
 use crate::{
@@ -42,11 +43,14 @@ struct Parts {
     runtime: Handle,
     /// None where nothing protects the operation.
     renewal: Option<Renewal>,
+    /// A shutdown waits for it.
+    claimed: TaskTrackerToken,
 }
 
 impl Running {
     pub(crate) fn new(runner: Arc<Inner>, runtime: Handle, attempt: Attempt, renewal: Option<Renewal>) -> Self {
-        Self { attempt, parts: Some(Parts { runner, runtime, renewal }), is_delivered: false }
+        let claimed = runner.tracker.token();
+        Self { attempt, parts: Some(Parts { runner, runtime, renewal, claimed }), is_delivered: false }
     }
 
     pub(crate) fn deliver(&mut self) {
@@ -59,51 +63,55 @@ impl Running {
     }
 
     /// Records the response. The answer has the recorded one, which is what the client must get.
-    pub async fn complete(self, response: Response) -> Settled {
-        self.settle(|_| Ending::Complete(response)).await
+    pub fn complete(self, response: Response) -> impl Future<Output = Settled> + Send {
+        self.settle(|_| Ending::Complete(response))
     }
 
     /// Gives the key back after an outcome that is not final; under hold the outcome is held, until someone resolves
     /// it. The next attempt is a repeat.
-    pub async fn release(self) -> Settled {
-        self.settle(Inner::passing).await
+    pub fn release(self) -> impl Future<Output = Settled> + Send {
+        self.settle(Inner::passing)
     }
 
     /// Gives the key back after an attempt that did nothing, so that a corrected request may use it.
-    pub async fn forget(self) -> Settled {
-        self.settle(|_| Ending::Forget).await
+    pub fn forget(self) -> impl Future<Output = Settled> + Send {
+        self.settle(|_| Ending::Forget)
     }
 
     /// Leaves the outcome unknown until someone resolves it.
-    pub async fn hold(self) -> Settled {
-        self.settle(|_| Ending::Hold).await
+    pub fn hold(self) -> impl Future<Output = Settled> + Send {
+        self.settle(|_| Ending::Hold)
     }
 
-    async fn settle(mut self, ending: impl FnOnce(&Inner) -> Ending) -> Settled {
-        let Some(Parts { runner, runtime, renewal }) = self.parts.take() else {
-            return Settled::Superseded; // settled before, which taking the value rules out
-        };
-        let ending = ending(&runner);
-        let Some(renewal) = renewal else {
-            return match ending {
-                Ending::Complete(response) => Settled::Completed(response),
-                Ending::Release | Ending::Forget | Ending::Hold => Settled::GivenBack,
+    /// The work is there before its future is first polled, so that it is done even if it never is.
+    fn settle(mut self, ending: impl FnOnce(&Inner) -> Ending) -> impl Future<Output = Settled> + Send {
+        let work = self.parts.take().and_then(|Parts { runner, runtime, renewal, claimed }| {
+            let renewal = renewal?;
+            let (ending, attempt) = (ending(&runner), self.attempt.clone());
+            let work = async move {
+                let _claimed = claimed;
+                runner.persist(&attempt, ending, renewal).await
             };
-        };
-        let (tracker, attempt) = (runner.tracker.clone(), self.attempt.clone());
-        let work = async move { runner.persist(&attempt, ending, renewal).await };
-        match Detached::new(runtime, tracker.track_future(work.in_current_span())).await {
-            Persisted::Completed(recorded) => Settled::Completed(recorded),
-            Persisted::GivenBack => Settled::GivenBack,
-            Persisted::Pending | Persisted::Failed => Settled::Pending,
-            Persisted::Superseded => Settled::Superseded,
+            Some(Detached::new(runtime, work.in_current_span()))
+        });
+        async move {
+            let Some(work) = work else {
+                return Settled::NotStored;
+            };
+            match work.await {
+                Persisted::Completed(recorded) => Settled::Completed(recorded),
+                Persisted::GivenBack => Settled::GivenBack,
+                Persisted::Pending => Settled::Pending,
+                Persisted::Failed => Settled::NotStored,
+                Persisted::Superseded => Settled::Superseded,
+            }
         }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let Some(Parts { runner, runtime, renewal }) = self.parts.take() else {
+        let Some(Parts { runner, runtime, renewal, claimed: _ }) = self.parts.take() else {
             return;
         };
         if renewal.is_none() {

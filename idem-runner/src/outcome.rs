@@ -24,13 +24,17 @@ pub enum Outcome<T, E> {
     Ran {
         /// What it gave.
         reply: T,
-        /// False if its response was to be recorded and could not be in time. That goes on in the background; until
-        /// it succeeds a retry gets Conflict, and after the lapse runs again.
+        /// False if its response was to be recorded and is not (yet). Unless the operation ran unprotected or the
+        /// store refuses it for good, that goes on in the background; until it succeeds a retry gets Conflict, and
+        /// after the lapse runs again.
         stored: bool,
     },
     /// The operation ran, and the record holds this response rather than the one it gave, because it was committed in
     /// the caller's own transaction: send this.
     Recorded(Response),
+    /// The operation answered with the response that it had given to a transaction of its own, and that transaction was
+    /// not committed. Nothing is recorded and the key is released (held, under hold): answer with an error.
+    RolledBack,
     /// The operation failed with this error. The key is released (held, under hold).
     Failed(E),
     /// The operation panicked. The key is released (held, under hold).
@@ -117,6 +121,8 @@ pub enum Settled {
     /// The store could not be told in time. That goes on in the background, past the lapse, until it succeeds, another
     /// attempt has taken over, or the completion limit ends it.
     Pending,
+    /// Nothing was written: the operation ran unprotected, or the store refuses it for good, which is logged.
+    NotStored,
     /// The attempt had lost its key: nothing was written.
     Superseded,
 }

@@ -7,12 +7,11 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-use idem_core::{Fenced, Owner, Store};
+use idem_core::{Fenced, Store};
 use tokio::{
-    task::JoinHandle,
+    task::{self, JoinHandle},
     time::{self, Instant},
 };
-use tokio_util::sync::CancellationToken;
 
 use crate::Attempt;
 
@@ -36,10 +35,9 @@ struct State {
 
 #[derive(Clone)]
 struct Entry {
-    owner: Owner,
+    attempt: Attempt,
     next: Instant,
     until: Instant,
-    lost: CancellationToken,
     is_settling: bool,
 }
 
@@ -55,25 +53,32 @@ impl Renewer {
     }
 
     /// Renews the attempt's lease from now on, for `max_run` at most.
-    pub(crate) fn register(self: &Arc<Self>, attempt: &Attempt, max_run: Duration) -> Renewal {
+    pub(crate) async fn register(self: &Arc<Self>, attempt: &Attempt, max_run: Duration) -> Renewal {
+        let (id, is_new) = self.enter(attempt, max_run);
+        let renewal = Renewal { renewer: Arc::clone(self), id };
+        if is_new {
+            // A task that was just started stands behind this one on this thread alone: it must begin before a handler
+            // that blocks the thread does.
+            task::yield_now().await;
+        }
+        renewal
+    }
+
+    /// Puts the attempt on the list. Says under which number, and whether the task had to be started for it.
+    fn enter(self: &Arc<Self>, attempt: &Attempt, max_run: Duration) -> (u64, bool) {
         let now = Instant::now();
-        let entry = Entry {
-            owner: attempt.owner().clone(),
-            next: now + self.interval(),
-            until: now + max_run,
-            lost: attempt.lost(),
-            is_settling: false,
-        };
+        let entry =
+            Entry { attempt: attempt.clone(), next: now + self.interval(), until: now + max_run, is_settling: false };
         let mut state = self.state();
         state.last += 1;
         let id = state.last;
         state.running.insert(id, entry);
         // A task ends with its runtime, so one that ended is replaced.
-        if state.task.as_ref().is_none_or(JoinHandle::is_finished) {
+        let is_new = state.task.as_ref().is_none_or(JoinHandle::is_finished);
+        if is_new {
             state.task = Some(tokio::spawn(Arc::clone(self).keep_renewing()));
         }
-        drop(state);
-        Renewal { renewer: Arc::clone(self), id }
+        (id, is_new)
     }
 
     async fn keep_renewing(self: Arc<Self>) {
@@ -97,7 +102,7 @@ impl Renewer {
         state.running.retain(|_, entry| {
             let keep = now < entry.until;
             if !keep {
-                tracing::warn!(key = ?entry.owner.key(), "an attempt ran longer than max_run: its lease is left to lapse");
+                tracing::warn!(attempt = ?entry.attempt, "an attempt ran longer than max_run: its lease is left to lapse");
             }
             keep
         });
@@ -114,14 +119,16 @@ impl Renewer {
 
     async fn renew(&self, id: u64, entry: Entry) {
         // A failed renewal is tried again at the next interval, while there is still a lease to renew.
-        let renewed = time::timeout(self.interval(), self.store.renew(&entry.owner, self.lease)).await;
+        let renewed = time::timeout(self.interval(), self.store.renew(entry.attempt.owner(), self.lease)).await;
         match renewed {
             Ok(Ok(Fenced::Written(()))) => {}
-            // An attempt that is being settled may have ended by itself: its own write tells.
+            // An attempt that is being settled, or that committed by itself, may have ended its record: its own write
+            // tells.
             Ok(Ok(Fenced::Superseded)) => {
-                if self.state().running.remove(&id).is_some_and(|entry| !entry.is_settling) {
-                    tracing::warn!(key = ?entry.owner.key(), "an attempt lost its key while it runs");
-                    entry.lost.cancel();
+                let was_running = self.state().running.remove(&id).is_some_and(|entry| !entry.is_settling);
+                if was_running && !entry.attempt.used_transaction() {
+                    tracing::warn!(attempt = ?entry.attempt, "an attempt lost its key while it runs");
+                    entry.attempt.mark_lost();
                 }
             }
             Ok(Err(error)) => tracing::warn!(%error, "a lease could not be renewed"),

@@ -1,6 +1,6 @@
 //! Ending an attempt in the store, through trouble.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use idem_core::{Answer, Claim, Fenced, Owner, Response, State, StoreError, StoreErrorKind};
 use tokio::time::{self, Instant};
@@ -19,6 +19,17 @@ pub(crate) enum Ending {
     Release,
     Forget,
     Hold,
+}
+
+/// What became of a transaction in which an operation completed its record.
+#[derive(Debug)]
+pub(crate) enum OwnCommit {
+    /// It was committed; the record has this response.
+    Committed(Response),
+    /// It was rolled back: the record is still in progress.
+    RolledBack,
+    /// Another attempt owns the record.
+    Superseded,
 }
 
 impl Ending {
@@ -79,7 +90,8 @@ impl Inner {
                 Err(error) => error,
             };
             let pause = backoff.pause();
-            if error.kind() != StoreErrorKind::Unavailable || Instant::now() + pause >= give_up {
+            // All but a bug may pass: a file that is read-only for a moment, a replica until it is promoted.
+            if error.kind() == StoreErrorKind::Contract || Instant::now() + pause >= give_up {
                 self.counting.completion_failures.one();
                 tracing::error!(%error, ?attempt, "an attempt could not be ended; its key is left to its lease");
                 return Persisted::Failed;
@@ -125,9 +137,7 @@ impl Inner {
     /// outcome that is not final. What is recorded is what the client must get.
     async fn lost(&self, attempt: &Attempt) -> Persisted {
         if attempt.used_transaction()
-            && let Ok(Some(found)) = self.in_time("read", self.store.read(attempt.scope(), attempt.key())).await
-            && found.record.attempt() == attempt.owner().attempt()
-            && let State::Done(response) = found.record.state
+            && let Ok(OwnCommit::Committed(response)) = self.own_commit(attempt).await
         {
             return self.ended(Some(response));
         }
@@ -137,10 +147,23 @@ impl Inner {
         Persisted::Superseded
     }
 
+    /// What became of the transaction in which the operation completed its record. The record tells.
+    pub(crate) async fn own_commit(&self, attempt: &Attempt) -> Result<OwnCommit, StoreError> {
+        let found = self.repeated("read", || self.store.read(attempt.scope(), attempt.key())).await?;
+        let own = found.map(|found| found.record).filter(|record| record.attempt() == attempt.owner().attempt());
+        Ok(match own.map(|record| record.state) {
+            Some(State::Done(response)) => OwnCommit::Committed(response),
+            Some(State::InProgress) => OwnCommit::RolledBack,
+            Some(State::Released | State::Held) | None => OwnCommit::Superseded,
+        })
+    }
+
     /// Takes back a claim that may have been written although its reply never came: nobody will run it, so its key
     /// should not stay locked for a lease. One try after the store's trouble may have passed, and no memory of many.
     pub(crate) fn take_back_in_background(self: &Arc<Self>, claim: Claim) {
         let runner = Arc::clone(self);
+        // It must not take over from anybody: a limit of one lapse rules that out.
+        let claim = claim.with_lapse_limit(Some(NonZeroU32::MIN));
         let work = async move {
             time::sleep(PATIENCE).await;
             let claimed = runner.in_time("claim", idem_core::claim(&*runner.store, &claim)).await;

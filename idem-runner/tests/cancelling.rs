@@ -104,9 +104,13 @@ async fn a_handler_that_is_dropped_with_its_claim_leaves_the_key_to_its_lease() 
 #[tokio::test]
 async fn settling_by_hand_goes_on_when_its_future_is_dropped() {
     let world = world();
-    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
-    world.store.plan("complete", Fault::Slowly(5), 1);
-    assert!(!dropped_after(1, running.complete(Response::new(201))).await);
+    for (key, polls) in [("never polled", 0), ("polled", 1)] {
+        let Claimed::Run(running) = world.idempotency.claim(request(key)).await else { panic!() };
+        world.store.plan("complete", Fault::Slowly(5), 1);
+        assert!(!dropped_after(polls, running.complete(Response::new(201))).await);
+    }
     assert!(world.idempotency.shutdown(Duration::from_secs(5)).await);
-    assert!(matches!(world.record("k").await.unwrap().state, State::Done(_)));
+    for key in ["never polled", "polled"] {
+        assert!(matches!(world.record(key).await.unwrap().state, State::Done(_)), "{key}");
+    }
 }

@@ -186,6 +186,69 @@ async fn what_was_committed_in_the_callers_transaction_is_what_the_client_gets()
 }
 
 #[tokio::test]
+async fn an_operation_that_answers_with_what_it_did_not_commit_is_an_error_and_nothing_is_recorded() {
+    let world = world();
+    let operation = |attempt: Attempt| async move {
+        let response = Response::new(201).with_body("row 1");
+        drop(attempt.completion(response.clone())); // its transaction was dropped without a commit
+        Ok::<_, &'static str>(response)
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::RolledBack), "{outcome:?}");
+    assert_eq!(world.record("k").await.unwrap().state, State::Released);
+
+    // What it decides after a rollback is another answer, and final.
+    let operation = |attempt: Attempt| async move {
+        drop(attempt.completion(Response::new(201)));
+        Ok::<_, &'static str>(Response::new(409).with_body("sold out"))
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+    let retry: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(retry, Outcome::Replay { response, .. } if response.status() == 409));
+}
+
+#[tokio::test]
+async fn what_was_committed_and_is_answered_is_the_operations_own_reply() {
+    let world = world();
+    let store = world.store.clone();
+    let operation = move |attempt: Attempt| async move {
+        let transaction = FakeTransaction { store, commits: true };
+        attempt.commit(transaction, Response::new(201)).await.map_err(|_| "not committed")
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+    assert_eq!(world.idempotency.counters().completed, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_committed_by_itself_did_not_lose_its_key() {
+    let world = world();
+    let store = world.store.clone();
+    let operation = move |attempt: Attempt| async move {
+        let transaction = FakeTransaction { store, commits: true };
+        let response = attempt.commit(transaction, Response::new(201)).await.map_err(|_| "not committed")?;
+        tokio::time::sleep(LEASE).await; // past the next renewal
+        assert!(!attempt.is_superseded());
+        Ok::<_, &'static str>(response)
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+    assert!(world.store.calls("renew") > 0);
+}
+
+#[tokio::test]
+async fn a_step_that_is_asked_for_twice_is_done_once_and_its_lost_reply_asked_for_again() {
+    let world = world();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    world.store.plan("checkpoint", Fault::ReplyLost, 1);
+    let first = running.attempt().step("charge", || async { Ok::<_, &'static str>(Bytes::from("ch_1")) }).await;
+    assert_eq!(first.unwrap(), "ch_1");
+    let again = running.attempt().step("charge", || async { panic!("it must not be done again") }).await;
+    assert_eq!(again.map_err(|_: StepError<()>| ()).unwrap(), "ch_1");
+}
+
+#[tokio::test]
 async fn a_transaction_that_was_rolled_back_leaves_the_attempt_to_its_outcome() {
     let world = world();
     let store = world.store.clone();
@@ -248,6 +311,43 @@ async fn a_shutdown_finishes_what_is_claimed_and_claims_no_more() {
     assert!(matches!(running.await.unwrap(), Outcome::Ran { stored: true, .. }));
     assert!(matches!(world.record("k").await.unwrap().state, State::Done(_)));
     assert_eq!(world.record("l").await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_what_is_settled_by_hand() {
+    let world = world();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    assert!(!world.idempotency.shutdown(Duration::from_secs(1)).await);
+    assert!(matches!(running.complete(Response::new(201)).await, Settled::Completed(_)));
+    assert!(world.idempotency.shutdown(Duration::from_secs(1)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_when_the_shutdown_begins_claims_no_more() {
+    let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: Duration::from_secs(20) }));
+    let Claimed::Run(running) = world.another(|builder| builder).claim(request("k")).await else { panic!() };
+    let idempotency = world.idempotency.clone();
+    let waiting = tokio::spawn(async move { idempotency.run(request("k"), answering(201)).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(world.idempotency.shutdown(Duration::from_secs(1)).await);
+    assert!(matches!(waiting.await.unwrap(), Outcome::ShuttingDown));
+    assert_eq!(running.release().await, Settled::GivenBack);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_setting_of_for_ever_is_a_long_time_and_no_panic() {
+    let world = world_with(|builder| {
+        builder
+            .retention(Retention::new(Duration::MAX))
+            .max_run(Duration::MAX)
+            .completion_limit(Duration::MAX)
+            .store_timeout(Duration::MAX)
+            .on_conflict(OnConflict::Wait { at_most: Duration::MAX })
+            .sweep(Sweep::Every(Duration::MAX))
+    });
+    world.store.plan("complete", Fault::ReplyLost, 1);
+    let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
 }
 
 // cases 043, 121

@@ -13,7 +13,7 @@ use std::{
 };
 
 use idem_core::{Response, Retention, State, StoreErrorKind};
-use idem_runner::{OnUnavailable, Outcome};
+use idem_runner::{Claimed, OnUnavailable, Outcome, Settled};
 use support::{Ended, Fault, LEASE, answering, eventually, request, world, world_with};
 use tokio::sync::Notify;
 
@@ -72,9 +72,11 @@ async fn running_unprotected_is_an_explicit_choice_and_counted() {
             assert!(!attempt.is_protected());
             Ok::<_, &'static str>(Response::new(201))
         });
-        assert!(matches!(outcome.await, Outcome::Ran { .. }));
+        assert!(matches!(outcome.await, Outcome::Ran { stored: false, .. }), "nothing is recorded");
         assert_eq!(world.idempotency.counters().unprotected, n);
     }
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    assert_eq!(running.complete(Response::new(201)).await, Settled::NotStored);
     assert_eq!(world.store.calls("complete"), 0);
 }
 
@@ -91,6 +93,42 @@ async fn a_completion_that_fails_is_tried_again_until_it_is_stored() {
         let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
         assert!(matches!(retry, Outcome::Replay { .. }));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_is_tried_again_whatever_the_error_unless_it_is_a_bug() {
+    for kind in [StoreErrorKind::Configuration, StoreErrorKind::Corrupt] {
+        let world = world();
+        world.store.plan("complete", Fault::Refused(kind), 2);
+        let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{kind:?}: {outcome:?}");
+    }
+    let world = world();
+    world.store.plan("complete", Fault::Refused(StoreErrorKind::Contract), FOR_EVER);
+    let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: false, .. }), "{outcome:?}");
+    assert_eq!((world.store.calls("complete"), world.idempotency.counters().completion_failures), (1, 1));
+}
+
+// case 001
+#[tokio::test(start_paused = true)]
+async fn a_refused_claim_that_is_taken_back_takes_nothing_from_a_running_attempt() {
+    let world = world();
+    let finish = Arc::new(Notify::new());
+    world.store.plan("renew", UNAVAILABLE, FOR_EVER);
+    let running = world.spawn("k", &finish);
+    tokio::task::yield_now().await;
+    // The store is away for longer than the lease, and a retry is refused meanwhile.
+    world.clock.advance(LEASE * 2);
+    world.store.plan("claim", UNAVAILABLE, FOR_EVER);
+    let refused: Ended = world.idempotency.run(request("k"), answering(500)).await;
+    assert!(matches!(refused, Outcome::Store(_)), "{refused:?}");
+    world.store.heal();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    finish.notify_one();
+    assert!(matches!(running.await.unwrap(), Outcome::Ran { stored: true, .. }));
+    let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
+    assert!(matches!(retry, Outcome::Replay { response, .. } if response.status() == 201));
 }
 
 // cases 076, 079
@@ -284,7 +322,9 @@ async fn a_handler_that_blocks_its_thread_is_renewed_from_another() {
         }
         Err("nobody renewed")
     };
-    let outcome = world.idempotency.run(request("k"), operation).await;
+    // In a task, as servers run handlers: what the runner starts stands behind it on the same thread.
+    let idempotency = world.idempotency.clone();
+    let outcome = tokio::spawn(async move { idempotency.run(request("k"), operation).await }).await.unwrap();
     assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
 }
 

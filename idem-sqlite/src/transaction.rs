@@ -106,8 +106,9 @@ fn contract(message: impl Into<String>) -> StoreError {
 /// Dropping it rolls back.
 #[derive(Debug)]
 pub struct SqliteTransaction<'c> {
-    store: SqliteStore,
+    // Dropped before the store: it holds the write lock that the store's last operations wait for.
     transaction: rusqlite::Transaction<'c>,
+    store: SqliteStore,
 }
 
 impl<'c> SqliteTransaction<'c> {
@@ -122,7 +123,7 @@ impl Transaction for SqliteTransaction<'_> {
 
     /// Completes and commits, at once and blocking.
     fn commit_with(self, completion: Completion) -> Self::Committed {
-        let Self { store, transaction } = self;
+        let Self { transaction, store } = self;
         // On every way out but the last the transaction is dropped, which rolls it back.
         match store.complete_in(&transaction, &completion)? {
             Fenced::Superseded => Err(CommitError::Superseded),

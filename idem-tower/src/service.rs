@@ -244,7 +244,7 @@ impl Config {
             Outcome::Recorded(recorded) => return Ok(respond_in(&self.style, &recorded)),
             Outcome::Failed(error) => return Err(error),
             Outcome::Replay { response: recorded, stored_at } => return Ok(self.replay(&recorded, stored_at)),
-            Outcome::Panicked => Problem::operation_failed(),
+            Outcome::Panicked | Outcome::RolledBack => Problem::operation_failed(),
             Outcome::Conflict { retry_after } => Problem::in_progress(retry_after),
             Outcome::Reuse { differences } => Problem::reused(differences),
             Outcome::Unknown => Problem::outcome_unknown(),
