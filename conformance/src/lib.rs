@@ -78,7 +78,7 @@
 //!         Ok(match (written, record) {
 //!             (Some(record), _) => ClaimRow::Written(record),
 //!             (None, Some(record)) => ClaimRow::Found { record, now: Some(now) },
-//!             (None, None) => ClaimRow::Busy, // the machine claims whatever is absent
+//!             (None, None) => ClaimRow::Busy { seen: None }, // the machine claims whatever is absent
 //!         })
 //!     }
 //!

@@ -99,7 +99,7 @@ impl Grant {
 pub async fn claim(store: &dyn Store, claim: &Claim) -> Result<Answer, StoreError> {
     match store.claim(claim).await? {
         ClaimRow::Written(record) => written(store, claim, record),
-        ClaimRow::Busy => Ok(Answer::Conflict { left: None, seen: None }),
+        ClaimRow::Busy { seen } => Ok(Answer::Conflict { left: None, seen }),
         ClaimRow::Found { record, now } => {
             // Without a `now` only rows that no clock decides can follow; for them any instant of the lease will do.
             let judged_at = now.unwrap_or(Timestamp::MIN);

@@ -14,10 +14,10 @@ const FORMAT: u8 = 1;
 
 /// What a store keeps for one scope and key.
 ///
-/// Only the [machine](crate::machine) makes and changes records; a store keeps them, whole, through
-/// [`Record::encode`] and [`Record::decode`] or field by field.
+/// Only the [machine](crate::machine) decides what is in a record; a store keeps it, whole, through [`Record::encode`]
+/// and [`Record::decode`] or field by field. A field more is a breaking change on purpose: a store that keeps fields
+/// must not lose one unnoticed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Record {
     /// How far the operation is.
     pub state: State,
@@ -255,6 +255,16 @@ impl Checkpoints {
 
     fn read(input: &mut Reader) -> Result<Self, DecodeError> {
         (0..input.len()?).map(|_| Ok((input.string()?.into(), input.bytes()?))).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// For stores that keep them in a form of their own. Of two values of one name the first stays.
+impl FromIterator<(String, Bytes)> for Checkpoints {
+    fn from_iter<I: IntoIterator<Item = (String, Bytes)>>(checkpoints: I) -> Self {
+        checkpoints.into_iter().fold(Self::default(), |kept, (name, value)| match kept.find(&name) {
+            Some(_) => kept,
+            None => kept.with(&name, &value),
+        })
     }
 }
 

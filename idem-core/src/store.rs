@@ -111,7 +111,7 @@ use crate::{
 ///                 Ok(ClaimRow::Written(record))
 ///             }
 ///             (None, Some(record)) => Ok(ClaimRow::Found { record, now: Some(now) }),
-///             (None, None) => Ok(ClaimRow::Busy), // the machine claims whatever is absent
+///             (None, None) => Ok(ClaimRow::Busy { seen: None }), // the machine claims whatever is absent
 ///         }
 ///     }
 ///
@@ -331,6 +331,10 @@ pub trait Store: Send + Sync {
 
     /// Live records that wait for someone (held, or in progress with a lapsed lease), in the order of the bytes of
     /// scope, then key, behind `after`, at most `limit`.
+    ///
+    /// # To ensure correctness
+    ///
+    /// Going from page to page, no record that waits throughout is left out or listed twice. Nothing is changed.
     async fn lapsed(&self, after: Option<(&Scope, &Key)>, limit: NonZeroUsize) -> Result<Vec<Lapsed>, StoreError>;
 
     /// Removes records of one scope whatever their state, at most `limit`, and says how many: for leaving tenants. An
@@ -342,6 +346,11 @@ pub trait Store: Send + Sync {
     async fn purge(&self, scope: &Scope, limit: NonZeroUsize) -> Result<usize, StoreError>;
 
     /// Whether this store can keep its promise: run at start-up.
+    ///
+    /// # To ensure correctness
+    ///
+    /// It looks at what the promise hangs on as it is now (modes, rights, schema, the role of the server), and changes
+    /// no record.
     ///
     /// # Errors
     ///
@@ -363,5 +372,8 @@ pub enum ClaimRow {
         now: Option<Timestamp>,
     },
     /// Its owner is finishing it at this moment, in a transaction that has not ended: Conflict.
-    Busy,
+    Busy {
+        /// The owner, where the store can tell: what a waiting claim waits for.
+        seen: Option<AttemptId>,
+    },
 }

@@ -41,7 +41,7 @@ async fn race_for_eight_keys(stores: &[SqliteStore], round: usize) {
         match row {
             ClaimRow::Written(_) => counts[number].0 += 1,
             ClaimRow::Found { .. } => counts[number].1 += 1,
-            ClaimRow::Busy => panic!("no owner is finishing"),
+            ClaimRow::Busy { .. } => panic!("no owner is finishing"),
         }
     }
     assert_eq!(counts, [(1, TASKS - 1); 8], "round {round}");

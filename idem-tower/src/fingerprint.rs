@@ -76,12 +76,9 @@ impl fmt::Debug for Fingerprints {
 /// The scope of an anonymous request: one for each fingerprint, so that a key is shared only with whoever sends the same
 /// request.
 ///
-/// Of the stored form of a fingerprint (scheme, key id, digest, then the parts) the parts stay out: they tell lengths,
-/// which may differ between two bodies of one meaning.
+/// The parts of the fingerprint stay out: they tell lengths, which may differ between two bodies of one meaning.
 pub(crate) fn anonymous_scope(fingerprint: &Fingerprint) -> Result<Scope, InvalidName> {
-    let digest_end = 2 + fingerprint.key_id().map_or(0, str::len) + 32;
-    let identity = fingerprint.as_bytes().get(..digest_end).unwrap_or(fingerprint.as_bytes());
-    Scope::digest_of(&[b"idem.anonymous:", identity].concat())
+    Scope::digest_of(&[b"idem.anonymous:", fingerprint.identity()].concat())
 }
 
 /// Path and query as the client sent them. Routers that nest cut a prefix off.

@@ -55,6 +55,14 @@ impl HeaderRules {
         recorded
     }
 
+    /// Leaves what may be replayed. A recorded length is one of a body that is not sent, and stays.
+    pub(crate) fn retain(&self, headers: &mut HeaderMap) {
+        let refused: Vec<_> = headers.keys().filter(|name| !self.allows(name)).cloned().collect();
+        for name in refused.iter().filter(|name| *name != header::CONTENT_LENGTH) {
+            headers.remove(name);
+        }
+    }
+
     fn allows(&self, name: &HeaderName) -> bool {
         let is_ours = *name == self.marker || *name == NOT_STORED;
         let is_refused = is_passing(name) && !self.kept.contains(name) || self.added.contains(name);

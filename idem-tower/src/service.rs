@@ -263,6 +263,8 @@ impl Config {
             return *self.problem(&Problem::not_retained());
         }
         let mut response = respond_in(&self.style, recorded);
+        // A handler that commits for itself records what it likes; what is never replayed is not replayed all the same.
+        self.rules.retain(response.headers_mut());
         let marker = &self.rules.marker;
         response.headers_mut().insert(marker.clone(), HeaderValue::from_static("true"));
         self.expose(&mut response, marker);

@@ -112,7 +112,7 @@ fn leaves(row: &ClaimRow, found: Option<&Record>, needs_now: bool, judged_at: Ti
     match row {
         ClaimRow::Found { record, now: None } => Some(record) == found && !needs_now,
         ClaimRow::Found { record, now: Some(now) } => Some(record) == found && *now == judged_at,
-        ClaimRow::Written(_) | ClaimRow::Busy => false,
+        ClaimRow::Written(_) | ClaimRow::Busy { .. } => false,
     }
 }
 

@@ -235,7 +235,7 @@ impl<R: Rules> Store for Reference<R> {
             return self.with(claim.scope(), claim.key(), decide).await;
         }
         let Some(mut mark) = self.mark((claim.scope().clone(), claim.key().clone())) else {
-            return Ok(ClaimRow::Busy);
+            return Ok(ClaimRow::Busy { seen: None });
         };
         yield_now().await;
         let row = self.with(claim.scope(), claim.key(), decide).await;

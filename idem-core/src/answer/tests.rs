@@ -199,14 +199,14 @@ async fn a_found_row_that_had_to_be_written_is_refused() {
 
 #[tokio::test]
 async fn a_busy_row_is_a_conflict_of_unknown_length() {
-    let answer = claim(&giving(ClaimRow::Busy), &claim_of(2)).await.unwrap();
+    let answer = claim(&giving(ClaimRow::Busy { seen: None }), &claim_of(2)).await.unwrap();
     assert!(matches!(answer, Answer::Conflict { left: None, seen: None }), "{answer:?}");
 }
 
 #[tokio::test]
 async fn a_resolved_row_grants_the_resolver_and_no_other_row_does() {
     let by = Resolve::new(Scope::global(), Key::new("k").unwrap(), taken_over().attempt(), token(1));
-    let with = |row| Giving { resolve: row, ..giving(ClaimRow::Busy) };
+    let with = |row| Giving { resolve: row, ..giving(ClaimRow::Busy { seen: None }) };
     let Fenced::Written(grant) = resolve(&with(Fenced::Written(taken_over())), &by).await.unwrap() else { panic!() };
     assert_eq!(grant.owner().attempt(), taken_over().attempt());
     assert!(matches!(resolve(&with(Fenced::Superseded), &by).await.unwrap(), Fenced::Superseded));

@@ -89,7 +89,14 @@ impl Fingerprint {
     /// Whether two requests are the same: made by one scheme under one key, and of equal digests. This is the rule for
     /// retries.
     pub fn matches(&self, other: &Fingerprint) -> bool {
-        self.is_comparable(other) && self.digest() == other.digest()
+        self.identity() == other.identity()
+    }
+
+    /// What [`matches`](Self::matches) compares: the stored form up to the end of the digest (scheme, key id, digest).
+    /// A store that compares fingerprints itself compares these bytes: behind them are the parts, whose lengths may
+    /// differ between two spellings of one request.
+    pub fn identity(&self) -> &[u8] {
+        &self.stored[..self.digest_start() + DIGEST_LEN]
     }
 
     /// Where `given` differs from this stored fingerprint, to be told to the client whose key is being reused.

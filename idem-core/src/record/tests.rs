@@ -84,6 +84,14 @@ fn debug_never_shows_a_token_a_fingerprint_or_a_body_in_full() {
     }
 }
 
+#[test]
+fn checkpoints_are_made_of_names_and_values_and_the_first_value_of_a_name_stays() {
+    let given = [("charge", "ch_1"), ("mail", "sent"), ("charge", "ch_2")];
+    let made: Checkpoints = given.into_iter().map(|(name, value)| (name.to_owned(), Bytes::from(value))).collect();
+    let kept: Vec<_> = made.iter().map(|(name, value)| (name, &value[..])).collect();
+    assert_eq!(kept, [("charge", &b"ch_1"[..]), ("mail", b"sent")]);
+}
+
 proptest! {
     #[test]
     fn decoding_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {

@@ -82,6 +82,26 @@ async fn a_handler_sends_the_recorded_response_or_the_same_with_headers_that_are
     assert!(app.send(post("k-2", "{}")).await.is_replay());
 }
 
+// case 092
+#[tokio::test]
+async fn what_is_never_replayed_is_not_replayed_when_a_handler_recorded_it_itself_either() {
+    let setup = Setup::new();
+    let store = setup.store.clone();
+    let app = setup.app(on_post(move |attempt: CurrentAttempt| async move {
+        let by_hand = Recorded::new(201)
+            .with_header("set-cookie", "session=1")
+            .with_header("connection", "close")
+            .with_header("etag", "\"1\"")
+            .with_body("paid");
+        Ok::<_, CommitProblem>(respond(&attempt.commit(InTransaction(store), by_hand).await?))
+    }));
+    assert_eq!(app.send(post("k", "{}")).await.status, 201);
+    let again = app.send(post("k", "{}")).await;
+    assert!(again.is_replay());
+    assert_eq!((again.header("set-cookie"), again.header("connection")), (None, None));
+    assert_eq!((again.header("etag"), again.text()), (Some("\"1\""), "paid"));
+}
+
 // case 036
 #[tokio::test]
 async fn a_secret_that_is_committed_as_not_retained_goes_out_once() {
