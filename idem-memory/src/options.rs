@@ -24,6 +24,9 @@ impl Builder {
 
     /// How many records the store holds at most. Choose it above what one retention brings in: with 24 hours, a day's
     /// number of keys. A claim of a new key on a store that is full of live records is refused.
+    ///
+    /// It bounds records, not bytes: a record takes its response's size and some 400 bytes. Bound what is stored of a
+    /// response (the HTTP layer does, at 1 MiB) and choose the number so that the product fits.
     pub fn max_records(mut self, limit: NonZeroUsize) -> Self {
         self.max_records = limit;
         self

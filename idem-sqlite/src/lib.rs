@@ -33,7 +33,8 @@
 //! - A claim whose caller left before it began is not done, so that it locks no key; a completion is done all the same.
 //!
 //! Time is the host's clock, in milliseconds. Processes on one file are on one host and share it; setting that clock
-//! forward ends leases early, as it does everything else on the host.
+//! forward ends leases early, as it does everything else on the host, and setting it back makes those that run last longer
+//! by as much: a key whose process crashed stays locked for that time and a lease. Let the clock be slewed, not stepped.
 //!
 //! **Not on a network file system** (NFS, SMB, most container volumes that span hosts): WAL needs memory that is shared
 //! between the processes, and locks that hold. Opening notices only some of these.
