@@ -119,9 +119,9 @@ mod tests {
     // case 102
     #[test]
     fn the_preset_keeps_everything_but_its_exceptions() {
-        let policy = SettlePolicy::keep_everything().with(503, Settle::Release);
+        let policy = SettlePolicy::keep_everything().with(503, Settle::Forget).with(503, Settle::Release);
         assert_eq!(policy.of(403), Settle::Complete);
         assert_eq!(policy.of(500), Settle::Complete);
-        assert_eq!(policy.of(503), Settle::Release);
+        assert_eq!(policy.of(503), Settle::Release, "the last word on a status counts");
     }
 }

@@ -63,9 +63,9 @@ async fn resolve(world: &support::World, key: &str) -> idem_core::Owner {
 
 #[tokio::test]
 async fn under_hold_a_failure_leaves_the_outcome_unknown_until_someone_resolves_it() {
-    for failure in [Ok(Response::new(503)), Err("broken")] {
+    for failure in [Some(Ok(Response::new(503))), Some(Err("broken")), None] {
         let world = under_hold();
-        let _ = world.idempotency.run(request("k"), |_| async { failure }).await;
+        let _ = world.idempotency.run(request("k"), |_| async { failure.expect("a panic as planned") }).await;
         let retry: Ended = world.idempotency.run(request("k"), answering(201)).await;
         assert!(matches!(retry, Outcome::Unknown), "{retry:?}");
         let resolver = resolve(&world, "k").await;
@@ -73,6 +73,32 @@ async fn under_hold_a_failure_leaves_the_outcome_unknown_until_someone_resolves_
         let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
         assert!(matches!(retry, Outcome::Replay { response, .. } if response.status() == 201));
     }
+}
+
+#[tokio::test]
+async fn under_hold_a_release_by_hand_is_a_hold() {
+    let world = under_hold();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    assert_eq!(running.release().await, Settled::GivenBack);
+    let retry: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(retry, Outcome::Unknown), "{retry:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_hold_an_attempt_that_lost_its_key_before_it_could_confirm_does_not_run() {
+    let world = under_hold();
+    world.store.plan("renew", Fault::Delayed(Duration::from_secs(3)), 1);
+    let idempotency = world.idempotency.clone();
+    let late = tokio::spawn(async move {
+        let outcome: Ended = idempotency.run(request("k"), |_| async { panic!("it must not run") }).await;
+        outcome
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    world.clock.advance(LEASE);
+    let rival = world.another(|builder| builder.on_lapse(OnLapse::Hold)).claim(request("k")).await;
+    let Claimed::Run(rival) = rival else { panic!("{rival:?}") };
+    assert_eq!(rival.attempt().number(), 2);
+    assert!(matches!(late.await.unwrap(), Outcome::Superseded));
 }
 
 #[tokio::test(start_paused = true)]
@@ -311,6 +337,71 @@ async fn a_shutdown_finishes_what_is_claimed_and_claims_no_more() {
     assert!(matches!(running.await.unwrap(), Outcome::Ran { stored: true, .. }));
     assert!(matches!(world.record("k").await.unwrap().state, State::Done(_)));
     assert_eq!(world.record("l").await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn from_the_beginning_of_a_shutdown_neither_door_claims() {
+    let world = world();
+    let finish = Arc::new(Notify::new());
+    let running = world.spawn("k", &finish);
+    tokio::task::yield_now().await;
+    let idempotency = world.idempotency.clone();
+    let shutdown = tokio::spawn(async move { idempotency.shutdown(Duration::from_secs(60)).await });
+    tokio::task::yield_now().await;
+    let refused: Ended = world.idempotency.run(request("l"), answering(201)).await;
+    assert!(matches!(refused, Outcome::ShuttingDown), "{refused:?}");
+    let refused = world.idempotency.claim(request("m")).await;
+    assert!(matches!(refused, Claimed::Answered(Answered::ShuttingDown)), "{refused:?}");
+    finish.notify_one();
+    assert!(shutdown.await.unwrap());
+    assert!(matches!(running.await.unwrap(), Outcome::Ran { stored: true, .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_completions_that_go_on_in_the_background() {
+    let world = world();
+    world.store.plan("complete", Fault::Refused(StoreErrorKind::Unavailable), 9);
+    let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: false, .. }), "{outcome:?}");
+    assert!(world.idempotency.shutdown(Duration::from_secs(60)).await);
+    assert!(matches!(world.record("k").await.unwrap().state, State::Done(_)));
+}
+
+#[tokio::test]
+async fn the_configured_retention_is_what_every_write_carries() {
+    let hour = Duration::from_secs(3_600);
+    let keep = Retention::new(hour).with_held(hour * 5);
+    let world = world_with(|builder| builder.retention(keep));
+    let now = world.clock.now();
+    let expiry = async |key| world.record(key).await.unwrap().expiry.since(now);
+    let _: Ended = world.idempotency.run(request("done"), answering(201)).await;
+    let _: Ended = world.idempotency.run(request("released"), answering(503)).await;
+    assert_eq!((expiry("done").await, expiry("released").await), (hour, hour));
+    let Claimed::Run(running) = world.idempotency.claim(request("held")).await else { panic!() };
+    assert_eq!(running.hold().await, Settled::GivenBack);
+    assert_eq!(expiry("held").await, hour * 5);
+    let Claimed::Run(running) = world.idempotency.claim(request("committed")).await else { panic!() };
+    let transaction = FakeTransaction { store: world.store.clone(), commits: true };
+    running.attempt().commit(transaction, Response::new(201)).await.unwrap();
+    assert_eq!(expiry("committed").await, hour);
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_that_happens_is_counted_once() {
+    let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: Duration::from_secs(1) }));
+    world.store.plan("claim", Fault::ReplyLost, 1);
+    let _: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    let _: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    let _: Ended = world.idempotency.run(support::request_of("k", "other"), answering(201)).await;
+    let _: Ended = world.idempotency.run(request("l"), answering(503)).await;
+    drop(world.idempotency.claim(request("m")).await);
+    let _: Ended = world.idempotency.run(request("m"), answering(201)).await;
+    world.clock.advance(LEASE);
+    let _: Ended = world.idempotency.run(request("m"), answering(201)).await;
+    let seen = world.idempotency.counters();
+    assert_eq!((seen.claimed, seen.taken_over, seen.completed, seen.released), (4, 1, 2, 1));
+    assert_eq!((seen.replayed, seen.reused, seen.conflict, seen.unknown, seen.superseded), (1, 1, 1, 0, 0));
+    assert_eq!((seen.store_errors, seen.completion_retries, seen.completion_failures, seen.unprotected), (1, 0, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]

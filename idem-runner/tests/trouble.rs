@@ -173,6 +173,21 @@ async fn a_completion_that_is_never_stored_ends_at_its_limit_and_the_takeover_kn
     assert_eq!(world.idempotency.counters().taken_over, 1);
 }
 
+// case 076
+#[tokio::test(start_paused = true)]
+async fn while_a_completion_is_tried_again_its_lease_is_renewed() {
+    let world = world();
+    world.store.plan("complete", UNAVAILABLE, FOR_EVER);
+    let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: false, .. }), "{outcome:?}");
+    world.advance(LEASE * 2).await;
+    let duplicate: Ended = world.another(|builder| builder).run(request("k"), answering(500)).await;
+    assert!(matches!(duplicate, Outcome::Conflict { .. }), "{duplicate:?}");
+    world.store.heal();
+    eventually("the response is stored", || async { matches!(world.record("k").await.unwrap().state, State::Done(_)) })
+        .await;
+}
+
 // case 006
 #[tokio::test(start_paused = true)]
 async fn while_a_completion_is_on_its_way_a_duplicate_conflicts() {
