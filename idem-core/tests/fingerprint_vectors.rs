@@ -110,6 +110,8 @@ fn a_refusal_says_what_and_where() {
         ("[\"\\ude02\"]", "a lone surrogate", 2),
         ("[\"\\ud83dx\"]", "a lone surrogate", 2),
         ("[\"\\ud83d\\ud83d\"]", "a lone surrogate", 2),
+        ("[\"\\ud800\\ue000\"]", "a lone surrogate", 2),
+        ("[\"\\udbff\\uffff\"]", "a lone surrogate", 2),
         (control, "a control character in a string", 2),
         ("[\"a", "an unfinished string", 3),
         ("1 1", "data after the end", 2),

@@ -265,3 +265,20 @@ async fn claims_go_on_beside_a_caller_that_loops_short_transactions_and_it_goes_
     assert!(committed > 0);
     assert_eq!(paid(&place), committed);
 }
+
+// case 084
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waited_for_the_lock_is_judged_at_the_instant_at_which_it_got_it() {
+    let (place, store, mut caller, _owner) = payments().await;
+    let transaction = begin(&mut caller);
+    let waiting = {
+        let store = store.clone();
+        tokio::spawn(async move { idem_core::claim(&store, &claim_of("k-1").with_lease(LEASE)).await })
+    };
+    // Time for it to reach the lock. If it has not by then, it is judged later still.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    place.clock.advance(LEASE);
+    transaction.rollback().unwrap();
+    let answer = waiting.await.unwrap().unwrap();
+    assert!(matches!(answer, Answer::TakenOver(_)), "{answer:?}");
+}

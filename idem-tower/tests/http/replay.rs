@@ -115,6 +115,23 @@ async fn what_was_right_for_the_first_exchange_only_is_on_the_first_answer_and_n
     assert_eq!((again.header("location"), again.header("set-cookie")), (None, None));
 }
 
+// case 092
+#[tokio::test]
+async fn a_trailer_that_is_never_recorded_as_a_header_is_not_recorded_either() {
+    let setup = Setup::new();
+    let app = setup.app(on_post(|| async {
+        let names = ["checksum", "set-cookie"].map(http::HeaderName::from_static);
+        let trailers = HeaderMap::from_iter(names.map(|name| (name, "9".parse().unwrap())));
+        http::Response::new(axum::body::Body::new(Chunks::of(&["paid"]).then_trailers(trailers)))
+    }));
+    let first = app.send(post("k", "{}")).await;
+    assert!(first.trailers.as_ref().unwrap().contains_key("set-cookie"));
+    let again = app.send(post("k", "{}")).await;
+    let trailers = again.trailers.unwrap();
+    assert!(again.headers.contains_key("idempotent-replayed"));
+    assert_eq!((trailers.contains_key("checksum"), trailers.contains_key("set-cookie")), (true, false));
+}
+
 // case 094
 #[tokio::test]
 async fn a_streamed_answer_and_its_trailers_come_back_byte_for_byte() {

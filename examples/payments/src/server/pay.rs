@@ -134,3 +134,31 @@ impl From<CommitError> for NotCommitted {
         Self::Record(error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use idem::{Key, Scope};
+
+    use super::*;
+    use crate::ledger::Ledger;
+
+    /// The second layer would find the row by its downstream key; the first must not have written it.
+    #[tokio::test]
+    async fn a_payment_whose_attempt_does_not_own_its_key_leaves_no_row() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("payments.db");
+        let store = SqliteStore::open(&file).unwrap();
+        let ledger = SqliteLedger::open(&file).unwrap();
+        let payment = NewPayment {
+            tenant: Tenant::of_api_key(b"tenant-7").unwrap(),
+            downstream_key: "idem-1".into(),
+            charge_id: "ch_1".into(),
+            amount_minor: 250_000,
+            currency: "VND".into(),
+        };
+        let stranger = Attempt::for_test(Scope::new("7").unwrap(), Key::new("k-1").unwrap());
+        let committed = commit_together(&store, &ledger, payment, stranger).await;
+        assert!(matches!(committed, Err(NotCommitted::Record(CommitError::Superseded))));
+        assert_eq!(Ledger::Sqlite(ledger).count().await.unwrap(), 0);
+    }
+}
