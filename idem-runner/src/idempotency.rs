@@ -261,7 +261,7 @@ impl Inner {
                 }
             }
             Ok(OwnCommit::Superseded) => {
-                self.counting.superseded.one();
+                self.note_lost(&attempt);
                 Outcome::Superseded
             }
             Err(error) => {

@@ -24,9 +24,10 @@ pub enum Outcome<T, E> {
     Ran {
         /// What it gave.
         reply: T,
-        /// False if its response was to be recorded and is not (yet). Unless the operation ran unprotected or the
-        /// store refuses it for good, that goes on in the background; until it succeeds a retry gets Conflict, and
-        /// after the lapse runs again.
+        /// False if its response was to be recorded and is not (yet), or the store could not say whether its own
+        /// transaction was committed. Unless the operation ran unprotected or the store refuses it for good, recording
+        /// goes on in the background; until it succeeds a retry gets Conflict, and after the lapse runs again. A
+        /// transaction that was committed is replayed all the same.
         stored: bool,
     },
     /// The operation ran, and the record holds this response rather than the one it gave, because it was committed in

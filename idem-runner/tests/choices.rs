@@ -275,6 +275,25 @@ async fn a_step_that_is_asked_for_twice_is_done_once_and_its_lost_reply_asked_fo
 }
 
 #[tokio::test]
+async fn an_attempt_that_answers_with_what_it_committed_too_late_is_superseded_by_what_its_successor_recorded() {
+    let world = Arc::new(world());
+    let rival = world.clone();
+    let operation = move |attempt: Attempt| async move {
+        rival.clock.advance(LEASE);
+        let second: Ended = rival.another(|builder| builder).run(request("k"), answering(202)).await;
+        assert!(matches!(second, Outcome::Ran { stored: true, .. }), "{second:?}");
+        let response = Response::new(201);
+        let transaction = FakeTransaction { store: rival.store.clone(), commits: true };
+        let late = attempt.commit(transaction, response.clone()).await;
+        assert!(matches!(late, Err(CommitError::Superseded)), "{late:?}");
+        Ok::<_, &'static str>(response) // although it was told
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Superseded), "{outcome:?}");
+    assert_eq!(world.idempotency.counters().superseded, 1);
+}
+
+#[tokio::test]
 async fn a_transaction_that_was_rolled_back_leaves_the_attempt_to_its_outcome() {
     let world = world();
     let store = world.store.clone();
