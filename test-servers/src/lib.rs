@@ -1,0 +1,1 @@
+//! Private database servers for the tests of idem.
