@@ -97,7 +97,22 @@ impl Grant {
 ///
 /// Dropping the future leaves the claim applied or not; repeating it with its token finds out.
 pub async fn claim(store: &dyn Store, claim: &Claim) -> Result<Answer, StoreError> {
-    match store.claim(claim).await? {
+    answer(store, claim, store.claim(claim).await?).await
+}
+
+/// Turns the row that a claim gave into an answer: for stores that can also claim in a transaction of the caller's,
+/// where the row does not come from [`Store::claim`]. Everybody else calls [`claim`].
+///
+/// # Errors
+///
+/// Those of [`Store::renew`], and of kind contract if the token was used for two operations or the row is not one that
+/// the store may give.
+///
+/// # Cancellation safety
+///
+/// As for [`claim`].
+pub async fn answer(store: &dyn Store, claim: &Claim, row: ClaimRow) -> Result<Answer, StoreError> {
+    match row {
         ClaimRow::Written(record) => written(store, claim, record),
         ClaimRow::Busy { seen } => Ok(Answer::Conflict { left: None, seen }),
         ClaimRow::Found { record, now } => {

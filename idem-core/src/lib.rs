@@ -18,7 +18,7 @@ mod time;
 mod token;
 mod transaction;
 
-pub use answer::{Answer, Grant, claim, resolve};
+pub use answer::{Answer, Grant, answer, claim, resolve};
 pub use async_trait::async_trait;
 pub use codec::DecodeError;
 pub use downstream::downstream_key;

@@ -1,0 +1,242 @@
+//! The store's own connections.
+//!
+//! They are made as the caller's pool makes them, and never shared with it: a connection that other code left inside a
+//! transaction, or with settings of its own, can't swallow a write of the store's.
+
+use std::{fmt, num::NonZeroUsize, time::Duration};
+
+use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
+use deadpool_postgres::{ClientWrapper, Pool};
+use idem_core::{StoreError, StoreErrorKind};
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_postgres::{
+    Client, Error, Row,
+    types::{ToSql, Type},
+};
+
+use crate::{
+    error::{Cure, described, judge, store_error},
+    sql::Statement,
+};
+
+/// The values of a statement's parameters.
+pub(crate) type Values<'a> = [&'a (dyn ToSql + Sync)];
+
+/// How statements are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Prepared once for each connection.
+    Prepared,
+    /// Without a name, each time anew: through poolers that give each transaction another session.
+    Unnamed,
+}
+
+/// Makes connections as the caller's pool does.
+pub(crate) struct Source(Pool);
+
+impl managed::Manager for Source {
+    type Type = ClientWrapper;
+    type Error = Error;
+
+    async fn create(&self) -> Result<ClientWrapper, Error> {
+        let mut client = self.0.manager().create().await?;
+        // The pool's manager need not know of a connection that never comes back to it.
+        self.0.manager().detach(&mut client);
+        Ok(client)
+    }
+
+    async fn recycle(&self, client: &mut ClientWrapper, _: &Metrics) -> RecycleResult<Error> {
+        match client.is_closed() {
+            true => Err(RecycleError::message("the connection is closed")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Connections for everything but claims, which have one of their own.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    own: managed::Pool<Source>,
+    pub(crate) mode: Mode,
+    pub(crate) timeout: Duration,
+}
+
+impl Connections {
+    pub(crate) fn new(pool: Pool, at_most: NonZeroUsize, mode: Mode, timeout: Duration) -> Result<Self, String> {
+        let own = managed::Pool::builder(Source(pool)).max_size(at_most.get()).build();
+        own.map(|own| Self { own, mode, timeout }).map_err(|error| error.to_string())
+    }
+
+    /// When an operation that begins now must have ended.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
+    /// A connection for whoever asks alone.
+    pub(crate) async fn fresh(&self, operation: &'static str, deadline: Instant) -> Result<ClientWrapper, StoreError> {
+        match timeout_at(deadline, managed::Manager::create(self.own.manager())).await {
+            Ok(Ok(client)) => Ok(client),
+            Ok(Err(error)) => Err(crate::error::postgres_error(operation, error)),
+            Err(_) => Err(too_slow(operation, "connecting to the server took", self.timeout)),
+        }
+    }
+
+    /// Runs a statement as a transaction of its own: again where that may help, and until the store's time limit.
+    pub(crate) async fn rows(
+        &self,
+        operation: &'static str,
+        statement: &Statement,
+        values: &Values<'_>,
+    ) -> Result<Vec<Row>, StoreError> {
+        let mut tries = Tries::new(operation, self.timeout);
+        loop {
+            let client = self.checkout(operation, tries.deadline).await?;
+            let failure = match timeout_at(tries.limit(), run(&client, self.mode, statement, values)).await {
+                Ok(Ok(rows)) => return Ok(rows),
+                Ok(Err(error)) => Failure::Of(error),
+                Err(_) => Failure::Late,
+            };
+            let broken = failure.is_of_the_connection();
+            tries.after(failure).await?;
+            if broken {
+                drop(Object::take(client));
+                // Those that lay idle may be as dead as this one.
+                self.own.retain(|_, _| false);
+            }
+        }
+    }
+
+    async fn checkout(&self, operation: &'static str, deadline: Instant) -> Result<Object<Source>, StoreError> {
+        match timeout_at(deadline, self.own.get()).await {
+            Ok(Ok(client)) => Ok(client),
+            Ok(Err(PoolError::Backend(error))) => Err(crate::error::postgres_error(operation, error)),
+            Ok(Err(error)) => {
+                let message = format!("the store's pool gave no connection ({error})");
+                Err(store_error(StoreErrorKind::Unavailable, operation, message))
+            }
+            Err(_) => Err(too_slow(
+                operation,
+                "no connection of the store's was free, or could be made: raise Builder::max_connections, or look for \
+                 what holds them; it took",
+                self.timeout,
+            )),
+        }
+    }
+}
+
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = self.own.status();
+        f.debug_struct("Connections").field("status", &status).field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
+
+/// Runs one statement.
+pub(crate) async fn run(
+    client: &ClientWrapper,
+    mode: Mode,
+    statement: &Statement,
+    values: &Values<'_>,
+) -> Result<Vec<Row>, Error> {
+    match mode {
+        Mode::Prepared => {
+            let prepared = client.prepare_typed_cached(&statement.text, statement.types).await?;
+            client.query(&prepared, values).await
+        }
+        Mode::Unnamed => unnamed(client, statement, values).await,
+    }
+}
+
+async fn unnamed(client: &Client, statement: &Statement, values: &Values<'_>) -> Result<Vec<Row>, Error> {
+    client.query_typed(&statement.text, &typed(statement, values)).await
+}
+
+/// Values with their types, for statements without a name.
+pub(crate) fn typed<'a>(statement: &Statement, values: &Values<'a>) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
+    values.iter().copied().zip(statement.types.iter().cloned()).collect()
+}
+
+/// Why a statement gave no rows.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Of(Error),
+    /// It took longer than it may.
+    Late,
+}
+
+impl Failure {
+    /// Whether the connection must not be used again. What is late may still come, to whoever has it next.
+    pub(crate) fn is_of_the_connection(&self) -> bool {
+        match self {
+            Self::Of(error) => judge(error).cure == Cure::Fresh,
+            Self::Late => true,
+        }
+    }
+}
+
+/// How often a statement is tried, and for how long. Every operation bears being applied twice, so a lost reply is
+/// cured by asking again.
+#[derive(Debug)]
+pub(crate) struct Tries {
+    operation: &'static str,
+    pub(crate) deadline: Instant,
+    half: Instant,
+    timeout: Duration,
+    had_a_fresh_connection: bool,
+    again: u32,
+}
+
+impl Tries {
+    pub(crate) fn new(operation: &'static str, timeout: Duration) -> Self {
+        let now = Instant::now();
+        let (deadline, half) = (now + timeout, now + timeout / 2);
+        Self { operation, deadline, half, timeout, had_a_fresh_connection: false, again: 0 }
+    }
+
+    /// When the try at hand is late: the first leaves time for another, since a connection that lay idle may be dead
+    /// without a word.
+    pub(crate) fn limit(&self) -> Instant {
+        if self.had_a_fresh_connection { self.deadline } else { self.half }
+    }
+
+    /// Says whether to try again, after a moment.
+    ///
+    /// # Errors
+    ///
+    /// What to answer if not.
+    pub(crate) async fn after(&mut self, failure: Failure) -> Result<(), StoreError> {
+        let cure = match &failure {
+            Failure::Of(error) => judge(error).cure,
+            Failure::Late => Cure::Fresh,
+        };
+        let may_try = match cure {
+            Cure::Again => Instant::now() < self.deadline,
+            Cure::Fresh => !std::mem::replace(&mut self.had_a_fresh_connection, true),
+            Cure::None => false,
+        };
+        if !may_try {
+            return Err(self.error(failure));
+        }
+        if cure == Cure::Again {
+            // Each with its own rhythm would be better still, but the deadline bounds it either way.
+            sleep(Duration::from_micros(500 << self.again.min(6))).await;
+            self.again += 1;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn error(&self, failure: Failure) -> StoreError {
+        match failure {
+            Failure::Of(error) => {
+                tracing::debug!(operation = self.operation, error = described(&error), "a statement failed");
+                crate::error::postgres_error(self.operation, error)
+            }
+            Failure::Late => too_slow(self.operation, "the server's answer took", self.timeout),
+        }
+    }
+}
+
+fn too_slow(operation: &'static str, what: &str, timeout: Duration) -> StoreError {
+    let message = format!("{what} longer than {timeout:?} (Builder::timeout)");
+    store_error(StoreErrorKind::Unavailable, operation, message)
+}

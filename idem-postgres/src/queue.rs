@@ -1,0 +1,345 @@
+//! Claims that arrive while one is in flight travel together.
+//!
+//! They have a connection of their own. Whoever comes while nobody is there runs its claim itself, on that connection,
+//! without a task or a pool in between. Whoever comes meanwhile waits in line; when the first is done, or is dropped,
+//! a task takes the line over and sends up to [`GROUP`] claims in a statement until it is empty.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use deadpool_postgres::ClientWrapper;
+use futures_util::future::try_join;
+use idem_core::{Claim, Key, Scope, StoreError, StoreErrorKind, Timestamp, Token};
+use tokio::{
+    runtime::Handle,
+    sync::oneshot,
+    task::yield_now,
+    time::{Instant, timeout_at},
+};
+use tokio_postgres::{Row, Statement as Prepared, error::SqlState, types::ToSql};
+
+use crate::{
+    clock::Clock,
+    connections::{Connections, Failure, Mode, Tries, typed},
+    error::{postgres_error, store_error},
+    records::{ClaimColumns, token_of},
+    sql::Statements,
+};
+
+/// The most claims in a statement. Each takes a slot of the server's lock table while it runs.
+const GROUP: usize = 64;
+
+const OPERATION: &str = "claim";
+
+/// The line, and the connection at its head.
+pub(crate) struct Queue(Arc<Inner>);
+
+struct Inner {
+    connections: Connections,
+    statements: Arc<Statements>,
+    clock: Clock,
+    line: Mutex<Line>,
+}
+
+#[derive(Default)]
+struct Line {
+    /// Whether somebody stands at its head, and looks after those who wait.
+    is_attended: bool,
+    waiting: VecDeque<Waiting>,
+    connection: Option<Arc<Connection>>,
+}
+
+struct Waiting {
+    claim: Claim,
+    deadline: Instant,
+    answer: oneshot::Sender<Result<Option<Row>, Refused>>,
+}
+
+/// A failure, for each claim of a group.
+#[derive(Clone, Debug)]
+struct Refused {
+    kind: StoreErrorKind,
+    message: String,
+}
+
+struct Connection {
+    client: ClientWrapper,
+    /// The statements for one and for many; none where they have no name.
+    prepared: Option<(Prepared, Prepared)>,
+}
+
+impl Queue {
+    pub(crate) fn new(connections: Connections, statements: Arc<Statements>, clock: Clock) -> Self {
+        Self(Arc::new(Inner { connections, statements, clock, line: Mutex::default() }))
+    }
+
+    /// Asks for a claim. The row tells what was written or found; none if a rival's insert can't be seen yet.
+    pub(crate) async fn ask(&self, claim: &Claim) -> Result<Option<Row>, StoreError> {
+        let deadline = self.0.connections.deadline();
+        let Some(answer) = self.0.stand_in_line(claim, deadline) else {
+            let _head = Head { inner: Arc::clone(&self.0), runtime: Handle::try_current().ok(), is_done: false };
+            return self.0.one(claim).await;
+        };
+        match timeout_at(deadline, answer).await {
+            Ok(Ok(Ok(row))) => Ok(row),
+            Ok(Ok(Err(Refused { kind, message }))) => Err(store_error(kind, OPERATION, message)),
+            Ok(Err(_)) => {
+                let message = "the runtime that sent the claim's group is going down";
+                Err(store_error(StoreErrorKind::Unavailable, OPERATION, message))
+            }
+            Err(_) => Err(Tries::new(OPERATION, self.0.connections.timeout).error(Failure::Late)),
+        }
+    }
+}
+
+impl Inner {
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the answer will come; none for whoever is at the head of the line from now on.
+    fn stand_in_line(
+        &self,
+        claim: &Claim,
+        deadline: Instant,
+    ) -> Option<oneshot::Receiver<Result<Option<Row>, Refused>>> {
+        let mut line = self.line();
+        if !line.is_attended {
+            line.is_attended = true;
+            return None;
+        }
+        let (answer, answered) = oneshot::channel();
+        line.waiting.push_back(Waiting { claim: claim.clone(), deadline, answer });
+        Some(answered)
+    }
+
+    /// The connection at the head of the line. Made by whoever stands there, so by one at a time.
+    async fn connection(&self, tries: &Tries) -> Result<Arc<Connection>, StoreError> {
+        let known = self.line().connection.clone();
+        if let Some(connection) = known.filter(|known| !known.client.is_closed()) {
+            return Ok(connection);
+        }
+        let client = self.connections.fresh(OPERATION, tries.deadline).await?;
+        let prepared = match self.connections.mode {
+            Mode::Unnamed => None,
+            Mode::Prepared => {
+                let Statements { claim, claim_group, .. } = &*self.statements;
+                let one = client.prepare_typed(&claim.text, claim.types);
+                let many = client.prepare_typed(&claim_group.text, claim_group.types);
+                match timeout_at(tries.deadline, try_join(one, many)).await {
+                    Ok(both) => Some(both.map_err(|error| postgres_error(OPERATION, error))?),
+                    Err(_) => return Err(tries.error(Failure::Late)),
+                }
+            }
+        };
+        let connection = Arc::new(Connection { client, prepared });
+        self.line().connection = Some(Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    /// Sends one claim by itself. A row that something else than the store has locked is as good as one that can't be
+    /// seen: it must not hold up the line.
+    async fn one(&self, claim: &Claim) -> Result<Option<Row>, StoreError> {
+        let mut tries = Tries::new(OPERATION, self.connections.timeout);
+        loop {
+            let connection = self.connection(&tries).await?;
+            match self.try_one(&connection, claim, &tries).await {
+                Ok(row) => return Ok(row),
+                Err(failure) if is_locked(&failure) => return Ok(None),
+                Err(failure) => self.after(failure, &mut tries).await?,
+            }
+        }
+    }
+
+    async fn try_one(&self, connection: &Connection, claim: &Claim, tries: &Tries) -> Result<Option<Row>, Failure> {
+        let ClaimColumns { scope, key, token, fingerprint, on_lapse, lease, kept } = ClaimColumns::of(claim);
+        let now = self.clock.set_to().map(Timestamp::as_millis);
+        let values: [&(dyn ToSql + Sync); 8] =
+            [&scope, &key, &&token[..], &fingerprint, &on_lapse, &lease, &kept, &now];
+        let sent = async {
+            match &connection.prepared {
+                Some((one, _)) => connection.client.query_opt(one, &values).await,
+                None => {
+                    let statement = &self.statements.claim;
+                    connection.client.query_typed_opt(&statement.text, &typed(statement, &values)).await
+                }
+            }
+        };
+        in_time(tries, sent).await
+    }
+
+    /// Sends claims together. Gives a row for each token that has one.
+    async fn many(&self, claims: &[&Claim]) -> Result<Vec<Row>, StoreError> {
+        let mut tries = Tries::new(OPERATION, self.connections.timeout);
+        loop {
+            let connection = self.connection(&tries).await?;
+            match self.try_many(&connection, claims, &tries).await {
+                Ok(rows) => return Ok(rows),
+                Err(failure) if is_locked(&failure) => return Err(tries.error(failure)),
+                Err(failure) => self.after(failure, &mut tries).await?,
+            }
+        }
+    }
+
+    async fn try_many(&self, connection: &Connection, claims: &[&Claim], tries: &Tries) -> Result<Vec<Row>, Failure> {
+        let columns: Vec<ClaimColumns<'_>> = claims.iter().map(|claim| ClaimColumns::of(claim)).collect();
+        let scopes: Vec<&str> = columns.iter().map(|columns| columns.scope).collect();
+        let keys: Vec<&str> = columns.iter().map(|columns| columns.key).collect();
+        let tokens: Vec<&[u8]> = columns.iter().map(|columns| &columns.token[..]).collect();
+        let fingerprints: Vec<&[u8]> = columns.iter().map(|columns| columns.fingerprint).collect();
+        let on_lapse: Vec<i16> = columns.iter().map(|columns| columns.on_lapse).collect();
+        let leases: Vec<i64> = columns.iter().map(|columns| columns.lease).collect();
+        let kept: Vec<i64> = columns.iter().map(|columns| columns.kept).collect();
+        let now = self.clock.set_to().map(Timestamp::as_millis);
+        let values: [&(dyn ToSql + Sync); 8] =
+            [&scopes, &keys, &tokens, &fingerprints, &on_lapse, &leases, &kept, &now];
+        let sent = async {
+            match &connection.prepared {
+                Some((_, many)) => connection.client.query(many, &values).await,
+                None => {
+                    let statement = &self.statements.claim_group;
+                    connection.client.query_typed(&statement.text, &typed(statement, &values)).await
+                }
+            }
+        };
+        in_time(tries, sent).await
+    }
+
+    /// Says whether to try again, after letting go of a connection that is broken.
+    async fn after(&self, failure: Failure, tries: &mut Tries) -> Result<(), StoreError> {
+        if failure.is_of_the_connection() {
+            self.line().connection = None;
+        }
+        tries.after(failure).await
+    }
+
+    /// Takes the next claims out of the line: no two of one key or token, since a statement answers each once.
+    fn next_group(&self) -> Vec<Waiting> {
+        let mut line = self.line();
+        let (mut group, mut later) = (Vec::new(), VecDeque::new());
+        let (mut places, mut tokens) = (HashSet::<(Scope, Key)>::new(), HashSet::<Token>::new());
+        let now = Instant::now();
+        while group.len() < GROUP
+            && let Some(next) = line.waiting.pop_front()
+        {
+            // If its caller has left, it must lock no key.
+            if next.answer.is_closed() || next.deadline <= now {
+                continue;
+            }
+            let (place, token) = ((next.claim.scope().clone(), next.claim.key().clone()), next.claim.token());
+            if places.contains(&place) || tokens.contains(&token) {
+                later.push_back(next);
+                continue;
+            }
+            places.insert(place);
+            tokens.insert(token);
+            group.push(next);
+        }
+        later.append(&mut line.waiting);
+        line.waiting = later;
+        group
+    }
+
+    /// Sends groups until nobody waits.
+    async fn attend(self: Arc<Self>, mut head: Head) {
+        loop {
+            // Lets those who are about to claim get into this group.
+            yield_now().await;
+            let group = self.next_group();
+            if group.len() > 1 {
+                self.answer(group).await;
+                continue;
+            }
+            let Some(Waiting { claim, answer, .. }) = group.into_iter().next() else {
+                let mut line = self.line();
+                if line.waiting.is_empty() {
+                    // Under one lock, so that nobody is left standing.
+                    line.is_attended = false;
+                    head.is_done = true;
+                    return;
+                }
+                continue;
+            };
+            let _ = answer.send(self.one(&claim).await.map_err(Refused::of)); // its caller may have left
+        }
+    }
+
+    async fn answer(&self, group: Vec<Waiting>) {
+        let claims: Vec<&Claim> = group.iter().map(|waiting| &waiting.claim).collect();
+        let rows = self.many(&claims).await.and_then(|rows| {
+            rows.into_iter().map(|row| Ok((token_of(&row)?, row))).collect::<Result<HashMap<_, _>, StoreError>>()
+        });
+        match rows {
+            Ok(mut rows) => {
+                for Waiting { claim, answer, .. } in group {
+                    let _ = answer.send(Ok(rows.remove(&claim.token())));
+                }
+            }
+            // The server does not answer, or not in time.
+            Err(error) if self.line().connection.is_none() => {
+                let refused = Refused::of(error);
+                for Waiting { answer, .. } in group {
+                    let _ = answer.send(Err(refused.clone()));
+                }
+            }
+            // One of them may be all that is wrong. By itself each gets an answer of its own.
+            Err(_) => {
+                for Waiting { claim, answer, .. } in group {
+                    if !answer.is_closed() {
+                        let _ = answer.send(self.one(&claim).await.map_err(Refused::of));
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn in_time<T>(tries: &Tries, sent: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
+    match timeout_at(tries.limit(), sent).await {
+        Ok(answer) => answer.map_err(Failure::Of),
+        Err(_) => Err(Failure::Late),
+    }
+}
+
+fn is_locked(failure: &Failure) -> bool {
+    matches!(failure, Failure::Of(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
+}
+
+impl Refused {
+    fn of(error: StoreError) -> Self {
+        let message = format!("in a group of claims: {error}");
+        Self { kind: error.kind(), message }
+    }
+}
+
+/// Whoever stands at the head of the line. Going away, for whatever reason, it hands the line on.
+struct Head {
+    inner: Arc<Inner>,
+    /// Where the line is handed to a task; none in that task itself, which only ends early with its runtime.
+    runtime: Option<Handle>,
+    /// Whether nobody waited when it went.
+    is_done: bool,
+}
+
+impl Drop for Head {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        let mut line = self.inner.line();
+        if let Some(runtime) = self.runtime.take().filter(|_| !line.waiting.is_empty()) {
+            drop(line);
+            let head = Head { inner: Arc::clone(&self.inner), runtime: None, is_done: false };
+            runtime.spawn(Arc::clone(&self.inner).attend(head));
+            return;
+        }
+        // Nobody waits, or a runtime is going down: those who wait learn it from the end of their channels, and whoever
+        // comes next is the first again.
+        line.is_attended = false;
+        let left = std::mem::take(&mut line.waiting);
+        drop(line);
+        drop(left);
+    }
+}

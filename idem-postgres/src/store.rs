@@ -1,0 +1,513 @@
+//! The store itself.
+
+use std::{fmt, num::NonZeroUsize, sync::Arc, time::Duration};
+
+use deadpool_postgres::Pool;
+use idem_core::{
+    AttemptId, Checkpoint, Checkpointed, Claim, ClaimRow, Fenced, Key, Lapsed, MAX_CHECKPOINT_BYTES, Owner, Record,
+    Resolve, Response, Retention, Scope, Snapshot, Store, StoreError, StoreErrorKind, Timestamp, TokenReused,
+    async_trait,
+    machine::{self, Decision},
+};
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, sleep},
+};
+use tokio_postgres::{Row, types::ToSql};
+
+use crate::{
+    Builder, OpenError, check,
+    clock::Clock,
+    connections::Connections,
+    error::{BACKEND, store_error},
+    listen::{Dial, Listener},
+    queue::Queue,
+    records::{self, Given, millis},
+    schema::{self, Names},
+    sql::{Statement, Statements},
+    wait::{self, Waiters},
+};
+
+/// Keeps records in a table of a PostgreSQL database.
+///
+/// A handle: clones share its connections. Any number of handles on one table, in any number of processes, are safe
+/// together; a clone is cheaper.
+///
+/// Its operations need a Tokio runtime with I/O and time enabled, and panic outside one. Connections belong to the
+/// runtime that they were made in; a store that is used in another one makes its own there.
+#[derive(Clone)]
+pub struct PostgresStore {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) connections: Connections,
+    pub(crate) statements: Arc<Statements>,
+    pub(crate) names: Names,
+    pub(crate) clock: Clock,
+    pub(crate) rival_wait: Duration,
+    pub(crate) waiters: Arc<Waiters>,
+    migrates: bool,
+    migrated: OnceCell<()>,
+    queue: Queue,
+    listener: Listener,
+}
+
+/// What a store is set up with.
+pub(crate) struct Parts {
+    pub(crate) connections: Connections,
+    pub(crate) dial: Option<Dial>,
+    pub(crate) names: Names,
+    pub(crate) clock: Clock,
+    pub(crate) rival_wait: Duration,
+    pub(crate) migrates: bool,
+}
+
+impl PostgresStore {
+    /// Connects to the database that a URL names, makes the table `public.idem_records` if it is not there, and
+    /// checks that the store can keep its promise there.
+    ///
+    /// The URL is `postgres://USER:PASSWORD@HOST:PORT/DATABASE?NAME=VALUE&…` with the parameters of libpq that
+    /// tokio-postgres knows, `sslmode` (`disable`, `prefer`, `require`, `verify-ca`, `verify-full`), `sslrootcert`, and
+    /// `pgbouncer=true` for [`Builder::through_pooler`].
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] says what is wrong with the URL, the server or the table.
+    pub async fn connect(url: &str) -> Result<Self, OpenError> {
+        Self::builder(url).connect().await
+    }
+
+    /// Sets a store up in another way than [`PostgresStore::connect`].
+    pub fn builder(url: &str) -> Builder {
+        Builder::of_url(url)
+    }
+
+    /// Sets a store up whose connections are made as a pool's are: with its configuration, TLS and connector.
+    ///
+    /// They are not the pool's own. The store makes them through the pool's manager, at most as many as the pool may
+    /// have ([`Builder::max_connections`]) and one for claims, and shares them with nobody: a connection that was given
+    /// back to the pool inside a transaction can't swallow a claim, whatever the pool's recycling method, and handlers
+    /// that take all of the pool's connections stop no claim. The pool's hooks and statement caches are not used.
+    pub fn from_pool(pool: Pool) -> Builder {
+        Builder::of_pool(pool)
+    }
+
+    /// Makes the table, or brings it to this version's schema. Any number of servers may do so at once.
+    ///
+    /// # Errors
+    ///
+    /// Of kind configuration if a newer version of idem was here, or the user lacks rights; of kind unavailable if the
+    /// server can't be reached.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        let Inner { connections, names, .. } = &*self.inner;
+        let deadline = connections.deadline();
+        let mut client = connections.fresh("migrate", deadline).await?;
+        match tokio::time::timeout_at(deadline, schema::migrate(&mut client, names, "migrate")).await {
+            Ok(done) => done,
+            Err(_) => {
+                let message = "the schema could not be brought to this version within Builder::timeout";
+                Err(store_error(StoreErrorKind::Unavailable, "migrate", message))
+            }
+        }
+    }
+
+    pub(crate) fn of(parts: Parts) -> Self {
+        let Parts { connections, dial, names, clock, rival_wait, migrates } = parts;
+        let statements = Arc::new(Statements::new(&names, (connections.timeout / 8).as_millis().max(1)));
+        let waiters = Waiters::new();
+        let queue = Queue::new(connections.clone(), Arc::clone(&statements), clock.clone());
+        let listener = Listener::new(dial, names.channel(), connections.clone(), Arc::clone(&waiters));
+        let inner = Inner {
+            connections,
+            statements,
+            names,
+            clock,
+            rival_wait,
+            waiters,
+            migrates,
+            migrated: OnceCell::new(),
+            queue,
+            listener,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Makes sure of the table before the first operation.
+    pub(crate) async fn ready(&self) -> Result<(), StoreError> {
+        match self.inner.migrates && !self.inner.migrated.initialized() {
+            true => self.inner.migrated.get_or_try_init(|| self.migrate()).await.copied(),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Option<i64> {
+        self.inner.clock.set_to().map(Timestamp::as_millis)
+    }
+
+    pub(crate) async fn rows(
+        &self,
+        operation: &'static str,
+        statement: &Statement,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        self.ready().await?;
+        self.inner.connections.rows(operation, statement, values).await
+    }
+
+    /// The record as it is, and whether no transaction of a caller's is finishing it.
+    async fn look(&self, operation: &'static str, scope: &Scope, key: &Key) -> Result<Look, StoreError> {
+        let now = self.now();
+        let rows = self.rows(operation, &self.inner.statements.look, &[&scope.as_str(), &key.as_str(), &now]).await?;
+        match rows.first() {
+            None => Ok(Look { is_free: true, found: None }),
+            Some(row) => Ok(Look {
+                is_free: records::column(row, 0, operation)?,
+                found: Some((records::record(row, operation)?, records::seen_at(row, operation)?)),
+            }),
+        }
+    }
+
+    /// Writes `next` over the record that was `seen`. False if that has changed, or is locked.
+    async fn swap(
+        &self,
+        operation: &'static str,
+        (scope, key): (&Scope, &Key),
+        seen: (&Record, Timestamp),
+        next: &Record,
+    ) -> Result<bool, StoreError> {
+        let swap = records::Swap::of(scope, key, seen, next, self.now());
+        let rows = self.rows(operation, &self.inner.statements.swap, &swap.values()).await?;
+        if !rows.is_empty() {
+            self.inner.waiters.wake(wait::bell(scope, key));
+        }
+        Ok(!rows.is_empty())
+    }
+
+    /// Runs a write of the owner's; where it wrote nothing, the machine says why, from the record as it is.
+    async fn write<A>(
+        &self,
+        write: Write<'_>,
+        values: &[&(dyn ToSql + Sync)],
+        decide: impl Fn(Option<&Record>, &Owner, Timestamp) -> Decision<Fenced<A>>,
+        written: impl FnOnce() -> A,
+    ) -> Result<Fenced<A>, StoreError> {
+        let Write { operation, statement, owner, skips_locked } = write;
+        let mut pauses = Pauses::until(self.inner.connections.deadline());
+        loop {
+            if !self.rows(operation, statement, values).await?.is_empty() {
+                return Ok(Fenced::Written(written()));
+            }
+            let Look { is_free, found } = self.look(operation, owner.scope(), owner.key()).await?;
+            let now = found.as_ref().map_or(Timestamp::MIN, |(_, now)| *now);
+            let decision = decide(found.as_ref().map(|(record, _)| record), owner, now);
+            if decision.write.is_none() {
+                return Ok(decision.answer);
+            }
+            // It is the owner's, and its own transaction is finishing it.
+            if skips_locked && !is_free {
+                return Ok(decision.answer);
+            }
+            if !pauses.pause().await {
+                return Err(changing(operation));
+            }
+        }
+    }
+
+    async fn ask(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
+        const OPERATION: &str = "claim";
+        self.ready().await?;
+        let place = (claim.scope(), claim.key());
+        let mut changes = Pauses::until(self.inner.connections.deadline());
+        let mut rivals = Pauses::until(Instant::now() + self.inner.rival_wait);
+        loop {
+            let Some(row) = self.inner.queue.ask(claim).await? else {
+                // A rival's insert came after this statement began, or its transaction is still open.
+                if !rivals.pause().await {
+                    return Ok(ClaimRow::Busy { seen: None });
+                }
+                continue;
+            };
+            let (record, now) = match records::given(&row, OPERATION)? {
+                Given::Written(now) => return Ok(ClaimRow::Written(records::first(claim, now, OPERATION)?)),
+                Given::Found(record, now) => (record, now),
+            };
+            let decision =
+                machine::claim(Some(&record), claim, now).map_err(|TokenReused| StoreError::token_reused(BACKEND))?;
+            let Some(next) = decision.write else {
+                return Ok(ClaimRow::Found { record, now: Some(now) });
+            };
+            if self.swap(OPERATION, place, (&record, now), &next).await? {
+                return Ok(ClaimRow::Written(next));
+            }
+            if !self.look(OPERATION, claim.scope(), claim.key()).await?.is_free {
+                return Ok(ClaimRow::Busy { seen: Some(record.attempt()) });
+            }
+            if !changes.pause().await {
+                return Err(changing(OPERATION));
+            }
+        }
+    }
+}
+
+/// A record as it was found, and when.
+pub(crate) struct Look {
+    is_free: bool,
+    found: Option<(Record, Timestamp)>,
+}
+
+/// A write of an owner's.
+struct Write<'a> {
+    operation: &'static str,
+    statement: &'a Statement,
+    owner: &'a Owner,
+    /// Whether it leaves a row alone that is locked.
+    skips_locked: bool,
+}
+
+/// Pauses between looks at something that is about to change: none, then longer and longer ones, up to 50 ms.
+pub(crate) struct Pauses {
+    end: Instant,
+    next: Duration,
+}
+
+impl Pauses {
+    pub(crate) fn until(end: Instant) -> Self {
+        Self { end, next: Duration::ZERO }
+    }
+
+    /// Waits a little. False if the time is over.
+    pub(crate) async fn pause(&mut self) -> bool {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        if !self.next.is_zero() {
+            sleep(self.next.min(left)).await;
+        }
+        self.next = (2 * self.next).clamp(Duration::from_millis(1), Duration::from_millis(50));
+        true
+    }
+}
+
+pub(crate) fn changing(operation: &'static str) -> StoreError {
+    let message = "the record kept changing, or stayed locked by something else, until the time limit";
+    store_error(StoreErrorKind::Unavailable, operation, message)
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { names, connections, .. } = &*self.inner;
+        f.debug_struct("PostgresStore").field("names", names).field("connections", connections).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn backend(&self) -> &'static str {
+        BACKEND
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
+        self.ask(claim).await
+    }
+
+    async fn complete(
+        &self,
+        owner: &Owner,
+        response: &Response,
+        retention: Retention,
+    ) -> Result<Fenced<Response>, StoreError> {
+        let statement = &self.inner.statements.complete;
+        let write = Write { operation: "complete", statement, owner, skips_locked: false };
+        let (attempt, now) = (owner.attempt(), self.now());
+        let (bytes, kept) = (response.encode(), millis(retention.standard()));
+        let values: [&(dyn ToSql + Sync); 7] = [
+            &owner.scope().as_str(),
+            &owner.key().as_str(),
+            &&attempt.token.as_bytes()[..],
+            &i64::from(attempt.number),
+            &&bytes[..],
+            &kept,
+            &now,
+        ];
+        let decide =
+            |found: Option<&Record>, owner: &Owner, now| machine::complete(found, owner, response, retention, now);
+        let answer = self.write(write, &values, decide, || response.clone()).await?;
+        self.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
+        Ok(answer)
+    }
+
+    async fn release(&self, owner: &Owner) -> Result<Fenced<()>, StoreError> {
+        self.end("release", &self.inner.statements.release, owner, machine::release).await
+    }
+
+    async fn forget(&self, owner: &Owner) -> Result<Fenced<()>, StoreError> {
+        self.end("forget", &self.inner.statements.forget, owner, machine::forget).await
+    }
+
+    async fn hold(&self, owner: &Owner, retention: Retention) -> Result<Fenced<()>, StoreError> {
+        let write = Write { operation: "hold", statement: &self.inner.statements.hold, owner, skips_locked: false };
+        let (attempt, now, kept) = (owner.attempt(), self.now(), millis(retention.held()));
+        let values: [&(dyn ToSql + Sync); 6] = [
+            &owner.scope().as_str(),
+            &owner.key().as_str(),
+            &&attempt.token.as_bytes()[..],
+            &i64::from(attempt.number),
+            &now,
+            &kept,
+        ];
+        let decide = |found: Option<&Record>, owner: &Owner, now| machine::hold(found, owner, retention, now);
+        let answer = self.write(write, &values, decide, || ()).await?;
+        self.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
+        Ok(answer)
+    }
+
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced<()>, StoreError> {
+        let write = Write { operation: "renew", statement: &self.inner.statements.renew, owner, skips_locked: true };
+        let (attempt, now) = (owner.attempt(), self.now());
+        let values: [&(dyn ToSql + Sync); 6] = [
+            &owner.scope().as_str(),
+            &owner.key().as_str(),
+            &&attempt.token.as_bytes()[..],
+            &i64::from(attempt.number),
+            &millis(lease),
+            &now,
+        ];
+        let decide = |found: Option<&Record>, owner: &Owner, now| machine::renew(found, owner, lease, now);
+        self.write(write, &values, decide, || ()).await
+    }
+
+    async fn checkpoint(&self, owner: &Owner, checkpoint: &Checkpoint) -> Result<Fenced<Checkpointed>, StoreError> {
+        let statement = &self.inner.statements.checkpoint;
+        let write = Write { operation: "checkpoint", statement, owner, skips_locked: false };
+        let (attempt, now) = (owner.attempt(), self.now());
+        let limit = i64::try_from(MAX_CHECKPOINT_BYTES).unwrap_or(i64::MAX);
+        let values: [&(dyn ToSql + Sync); 8] = [
+            &owner.scope().as_str(),
+            &owner.key().as_str(),
+            &&attempt.token.as_bytes()[..],
+            &i64::from(attempt.number),
+            &checkpoint.name(),
+            &&checkpoint.value()[..],
+            &limit,
+            &now,
+        ];
+        let decide = |found: Option<&Record>, owner: &Owner, now| machine::checkpoint(found, owner, checkpoint, now);
+        self.write(write, &values, decide, || Checkpointed::Kept(checkpoint.value().clone())).await
+    }
+
+    async fn resolve(&self, resolve: &Resolve) -> Result<Fenced<Record>, StoreError> {
+        const OPERATION: &str = "resolve";
+        let place = (resolve.scope(), resolve.key());
+        let mut pauses = Pauses::until(self.inner.connections.deadline());
+        loop {
+            let Some((record, now)) = self.look(OPERATION, resolve.scope(), resolve.key()).await?.found else {
+                return Ok(Fenced::Superseded);
+            };
+            let Some(next) = machine::resolve(Some(&record), resolve, now).write else {
+                return Ok(Fenced::Superseded);
+            };
+            if self.swap(OPERATION, place, (&record, now), &next).await? {
+                return Ok(Fenced::Written(next));
+            }
+            if !pauses.pause().await {
+                return Err(changing(OPERATION));
+            }
+        }
+    }
+
+    async fn read(&self, scope: &Scope, key: &Key) -> Result<Option<Snapshot>, StoreError> {
+        self.snapshot("read", scope, key).await
+    }
+
+    async fn wait(
+        &self,
+        scope: &Scope,
+        key: &Key,
+        seen: AttemptId,
+        at_most: Duration,
+    ) -> Result<Option<Snapshot>, StoreError> {
+        let help = Waiting { store: self, scope, key, seen };
+        self.inner.waiters.wait(wait::bell(scope, key), seen, at_most, &help).await
+    }
+
+    async fn sweep(&self, limit: NonZeroUsize) -> Result<usize, StoreError> {
+        self.sweep_in_batches(limit.get()).await
+    }
+
+    async fn lapsed(&self, after: Option<(&Scope, &Key)>, limit: NonZeroUsize) -> Result<Vec<Lapsed>, StoreError> {
+        self.lapsed_by_pages(after, limit.get()).await
+    }
+
+    async fn purge(&self, scope: &Scope, limit: NonZeroUsize) -> Result<usize, StoreError> {
+        self.purge_in_batches(scope, limit.get()).await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.ready().await?;
+        check::run(&self.inner).await
+    }
+}
+
+impl PostgresStore {
+    /// Ends an attempt without a response.
+    async fn end(
+        &self,
+        operation: &'static str,
+        statement: &Statement,
+        owner: &Owner,
+        decide: impl Fn(Option<&Record>, &Owner, Timestamp) -> Decision<Fenced<()>>,
+    ) -> Result<Fenced<()>, StoreError> {
+        let write = Write { operation, statement, owner, skips_locked: false };
+        let (attempt, now) = (owner.attempt(), self.now());
+        let values: [&(dyn ToSql + Sync); 5] = [
+            &owner.scope().as_str(),
+            &owner.key().as_str(),
+            &&attempt.token.as_bytes()[..],
+            &i64::from(attempt.number),
+            &now,
+        ];
+        let answer = self.write(write, &values, decide, || ()).await?;
+        self.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
+        Ok(answer)
+    }
+
+    async fn snapshot(
+        &self,
+        operation: &'static str,
+        scope: &Scope,
+        key: &Key,
+    ) -> Result<Option<Snapshot>, StoreError> {
+        let now = self.now();
+        let rows = self.rows(operation, &self.inner.statements.read, &[&scope.as_str(), &key.as_str(), &now]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let (record, now) = (records::record(row, operation)?, records::seen_at(row, operation)?);
+        Ok(record.is_live(now).then_some(Snapshot { record, now }))
+    }
+}
+
+/// What a wait needs of the store.
+struct Waiting<'a> {
+    store: &'a PostgresStore,
+    scope: &'a Scope,
+    key: &'a Key,
+    seen: AttemptId,
+}
+
+impl wait::Help for Waiting<'_> {
+    async fn read(&self) -> Result<Option<Snapshot>, StoreError> {
+        self.store.snapshot("wait", self.scope, self.key).await
+    }
+
+    async fn listen(&self) -> bool {
+        let Self { store, scope, key, seen } = self;
+        if !store.inner.listener.hears().await {
+            return false;
+        }
+        let (token, number) = (&seen.token.as_bytes()[..], i64::from(seen.number));
+        let values: [&(dyn ToSql + Sync); 4] = [&scope.as_str(), &key.as_str(), &token, &number];
+        // Where it fails, or the row is locked, the wait looks for itself.
+        store.rows("wait", &store.inner.statements.wait, &values).await.is_ok()
+    }
+}
