@@ -5,6 +5,10 @@
 //! found; and a claim or resolve that writes over a row that it found swaps the row that was judged for the one that the
 //! machine decided on.
 //!
+//! A record expires at `expiry`, and is looked at by the sweep at `sweep_at`, which has an index. An expiry that moves back
+//! takes it along; one that moves on, as every completion's does, leaves it, so that no index has to be written: the
+//! sweep files the row anew when it comes to it.
+//!
 //! Time is the server's. `$now` is null, unless a test has set the clock by hand.
 
 use tokio_postgres::types::Type;
@@ -235,7 +239,7 @@ impl Sql {
                 lease_end = $15, claimed = $16, settled = NULL, expiry = $17, on_lapse = $18, started = $19,
                 checkpoint_names = CASE WHEN $20 THEN r.checkpoint_names ELSE '{{}}' END,
                 checkpoint_values = CASE WHEN $20 THEN r.checkpoint_values ELSE '{{}}' END,
-                response = NULL
+                response = NULL, sweep_at = least(r.sweep_at, $17)
             FROM judged WHERE r.ctid = judged.at
             RETURNING {notify}",
         );
@@ -281,6 +285,7 @@ impl Sql {
             "WITH {first}, c AS MATERIALIZED (SELECT {now} AS now FROM bound)
             UPDATE {records} r SET
                 state = 3, settled = c.now, expiry = greatest({kept}, r.lease_end), response = $5,
+                sweep_at = least(r.sweep_at, greatest({kept}, r.lease_end)),
                 checkpoint_names = '{{}}', checkpoint_values = '{{}}'
             FROM c WHERE {FENCE}
             RETURNING {notify}, current_setting('synchronous_commit') = 'off'",
@@ -308,7 +313,8 @@ impl Sql {
     /// Leaves the outcome unknown. `$5` is now, `$6` the retention of what is held.
     fn hold(&self) -> Statement {
         let kept = after("c.now", "$6::int8");
-        let Statement { text, .. } = self.end(&format!("state = 2, settled = c.now, expiry = {kept}"));
+        let Statement { text, .. } =
+            self.end(&format!("state = 2, settled = c.now, expiry = {kept}, sweep_at = least(r.sweep_at, {kept})"));
         const TYPES: &[Type] = &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::INT8, Type::INT8, Type::INT8];
         Statement { text, types: TYPES }
     }
