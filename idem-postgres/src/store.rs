@@ -50,7 +50,7 @@ pub(crate) struct Inner {
     migrates: bool,
     migrated: OnceCell<()>,
     queue: Queue,
-    listener: Listener,
+    pub(crate) listener: Listener,
 }
 
 /// What a store is set up with.
