@@ -92,6 +92,17 @@ fn settings_reach_the_server() {
 }
 
 #[test]
+fn rules_of_access_come_before_the_open_door() {
+    let server = PrivatePostgres::start(Settings::new().access("host all guarded 127.0.0.1/32 scram-sha-256"));
+    query(&server.url(), "CREATE ROLE guarded LOGIN PASSWORD 'secret'");
+    let by = |user: &str| server.url().replace("postgres@", user);
+    assert_eq!(query_value(&by("guarded:secret@"), "SELECT current_user"), "guarded");
+    let refused = std::panic::catch_unwind(|| query(&by("guarded:wrong@"), "SELECT 1"));
+    let message = refused.unwrap_err().downcast::<String>().unwrap();
+    assert!(message.contains("password authentication failed"), "{message}");
+}
+
+#[test]
 fn a_setting_that_the_server_refuses_fails_with_its_log() {
     let started = std::panic::catch_unwind(|| PrivatePostgres::start(Settings::new().set("no_such_setting", "1")));
     let message = started.unwrap_err().downcast::<String>().unwrap();
