@@ -1,5 +1,7 @@
 //! Setting a store up: what is refused at once, what the start-up check finds, and TLS.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::{num::NonZeroUsize, time::Duration};
 
 use idem_core::{Store, StoreErrorKind};

@@ -1,5 +1,7 @@
 //! The table: made once, by whoever comes first or by hand, and refused where it is not as it must be.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use idem_core::{Claim, Fingerprint, Key, Scope, Store, StoreErrorKind, Token};
 use idem_postgres::{
     OpenError, PostgresStore,

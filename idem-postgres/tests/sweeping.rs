@@ -1,5 +1,7 @@
 //! Expired records leave, however many there are, while the store is used.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::{
     num::NonZeroUsize,
     sync::{
