@@ -1,8 +1,5 @@
 //! Servers that a test stops, kills, pauses and replicates.
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use test_servers::{PrivatePostgres, Settings, is_running, query, query_value};
@@ -130,33 +127,4 @@ fn a_server_that_is_dropped_is_gone_with_its_folder() {
     drop(server);
     assert!(!is_running(process));
     assert!(!folder.exists());
-}
-
-#[test]
-fn servers_end_with_a_process_that_is_killed() {
-    let mut holder = Command::new(env!("CARGO_BIN_EXE_hold-servers"))
-        .env_remove("IDEM_TEST_POSTGRES_URL")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(holder.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let servers: Vec<String> = lines.take_while(|line| line != "ready").collect();
-    assert_eq!(servers.len(), 5, "{servers:?}");
-    let servers = servers.iter().map(|line| line.split_once(' ').unwrap());
-    let servers: Vec<(u32, &Path)> = servers.map(|(id, folder)| (id.parse().unwrap(), Path::new(folder))).collect();
-    for (process, folder) in &servers {
-        assert!((*process == 0 || is_running(*process)) && folder.exists());
-    }
-
-    // SIGKILL: nothing in that process can tidy up.
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    for (process, folder) in servers {
-        while (process != 0 && is_running(process)) || folder.exists() {
-            assert!(Instant::now() < deadline, "process {process} or folder {} is left", folder.display());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
 }
