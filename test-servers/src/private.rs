@@ -282,11 +282,12 @@ impl PrivatePostgres {
 }
 
 /// What to do where no server is installed.
-pub(crate) const NOT_INSTALLED: &str = "\
-these tests need a PostgreSQL server, and neither is one installed nor does IDEM_TEST_POSTGRES_URL name one. Either
+const NOT_INSTALLED: &str = "\
+these tests start a PostgreSQL server of their own, and none is installed. Install one, nothing has to be configured:
   - ./scripts/install-servers
-  - apt-get install postgresql (Debian, Ubuntu) or brew install postgresql (macOS): the tests start a server of their own
-  - docker compose up -d --wait, then IDEM_TEST_POSTGRES_URL=postgres://postgres:idem@127.0.0.1:54329/postgres";
+  - or apt-get install postgresql (Debian, Ubuntu), brew install postgresql (macOS)
+  - or, for the tests that don't stop their server: docker compose up --detach --wait, and
+    IDEM_TEST_POSTGRES_URL=postgres://postgres:idem@127.0.0.1:54329/postgres";
 
 #[derive(Debug)]
 enum Failure {
