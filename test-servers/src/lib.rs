@@ -3,6 +3,7 @@
 //! - [`postgres()`] is the PostgreSQL that all tests of a process share: a private one, started on first use, or the one
 //!   that `IDEM_TEST_POSTGRES_URL` names.
 //! - [`PrivatePostgres`] is one that a test may stop, kill, pause, replicate and reach through TLS.
+//! - [`PgBouncer`] is a pooler in transaction mode in front of one of them.
 //!
 //! A private server listens on the loopback interface only, keeps everything in a temporary folder, runs as an
 //! unprivileged user where the tests run as root, and ends with the process that started it, however that ends.
@@ -13,20 +14,20 @@
 // Support for tests: a server that can't be had must fail the test at once, in words, and nobody could handle an error.
 #![allow(clippy::panic)]
 
-#[allow(dead_code)]
 mod find;
 #[allow(dead_code)]
 mod folder;
 mod keeper;
+mod pgbouncer;
 mod port;
 mod postgres;
 mod private;
 mod process;
 mod sql;
-#[allow(dead_code)]
 mod url;
 mod user;
 
+pub use pgbouncer::{PgBouncer, PgBouncerSettings};
 pub use postgres::{Postgres, postgres};
 pub use private::{PrivatePostgres, Settings};
 pub use process::is_running;

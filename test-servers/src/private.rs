@@ -34,10 +34,7 @@ impl Settings {
     /// A setting of postgresql.conf. The last value given for a name counts.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
-        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
-        assert!(!name.is_empty() && name.chars().all(known), "{name:?} is no name of a setting");
-        assert!(!value.contains('\n'), "the value of {name} holds a line break");
-        self.lines.push((name.to_owned(), value.to_owned()));
+        self.lines.push(checked_setting(name, value));
         self
     }
 
@@ -343,6 +340,14 @@ fn freeze(server: u32) -> Vec<u32> {
     process::children(server)
 }
 
+/// A setting that stays on its line.
+pub(crate) fn checked_setting(name: &str, value: &str) -> (String, String) {
+    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
+    assert!(!name.is_empty() && name.chars().all(known), "{name:?} is no name of a setting");
+    assert!(!value.contains('\n'), "the value of {name} holds a line break");
+    (name.to_owned(), value.to_owned())
+}
+
 /// A temporary folder and its keeper.
 fn kept_folder() -> (PathBuf, Keeper) {
     let mut folder = Folder::new("idem-postgres-");
@@ -382,7 +387,8 @@ pub(crate) fn log_tail(folder: &Path) -> String {
     format!("the end of its log:\n{}", lines[lines.len().saturating_sub(40)..].join("\n"))
 }
 
-fn log_since(log: &Path, offset: u64) -> String {
+/// What the log has got since it was `offset` bytes long.
+pub(crate) fn log_since(log: &Path, offset: u64) -> String {
     let bytes = std::fs::read(log).unwrap_or_default();
     let offset = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
     String::from_utf8_lossy(&bytes[offset..]).into_owned()

@@ -131,7 +131,7 @@ fn servers_end_with_a_process_that_is_killed() {
         .unwrap();
     let lines = BufReader::new(holder.stdout.take().unwrap()).lines().map(Result::unwrap);
     let servers: Vec<String> = lines.take_while(|line| line != "ready").collect();
-    assert_eq!(servers.len(), 4, "{servers:?}");
+    assert_eq!(servers.len(), 5, "{servers:?}");
     let servers = servers.iter().map(|line| line.split_once(' ').unwrap());
     let servers: Vec<(u32, &Path)> = servers.map(|(id, folder)| (id.parse().unwrap(), Path::new(folder))).collect();
     for (process, folder) in &servers {

@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 
-use test_servers::{PrivatePostgres, Settings, postgres};
+use test_servers::{PgBouncer, PgBouncerSettings, PrivatePostgres, Settings, postgres};
 
 fn main() -> std::io::Result<()> {
     let private = PrivatePostgres::start(Settings::new());
@@ -14,11 +14,13 @@ fn main() -> std::io::Result<()> {
 
     let mut output = std::io::stdout().lock();
     let shared = postgres();
+    let pooler = PgBouncer::start(&private.url(), PgBouncerSettings::new());
     let servers = [
         (shared.process_id(), shared.folder()),
         (private.process_id(), Some(private.folder())),
         (None, Some(stopped.folder())),
         (paused.process_id(), Some(paused.folder())),
+        (Some(pooler.process_id()), Some(pooler.folder())),
     ];
     for (process, folder) in servers {
         let folder = folder.map(|folder| folder.display().to_string()).unwrap_or_default();
