@@ -4,6 +4,7 @@
 //!   that `IDEM_TEST_POSTGRES_URL` names.
 //! - [`PrivatePostgres`] is one that a test may stop, kill, pause, replicate and reach through TLS.
 //! - [`PgBouncer`] is a pooler in transaction mode in front of one of them.
+//! - [`Proxy`] stands between clients and a server and cuts, delays or swallows what passes.
 //!
 //! A private server listens on the loopback interface only, keeps everything in a temporary folder, runs as an
 //! unprivileged user where the tests run as root, and ends with the process that started it, however that ends.
@@ -23,6 +24,7 @@ mod port;
 mod postgres;
 mod private;
 mod process;
+mod proxy;
 mod sql;
 mod url;
 mod user;
@@ -31,4 +33,5 @@ pub use pgbouncer::{PgBouncer, PgBouncerSettings};
 pub use postgres::{Postgres, postgres};
 pub use private::{PrivatePostgres, Settings};
 pub use process::is_running;
+pub use proxy::{Cut, Fault, Proxy, Request};
 pub use sql::{query, query_value};

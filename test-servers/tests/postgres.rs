@@ -22,7 +22,7 @@ fn two_databases_are_separate() {
 }
 
 #[test]
-fn options_of_a_database_hold_for_its_connections_alquery_value() {
+fn options_of_a_database_hold_for_its_connections_alone() {
     let options = [("default_transaction_isolation", "serializable"), ("idem.word", "it's")];
     let serializable = postgres().create_database(&options);
     assert_eq!(query_value(&serializable, "SHOW transaction_isolation"), "serializable");
