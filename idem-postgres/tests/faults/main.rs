@@ -4,6 +4,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod cancelled;
 mod cut;
 mod dropped;
+mod rivals;
 mod stopped;
