@@ -22,7 +22,7 @@ use crate::{
     error::{BACKEND, store_error},
     listen::{Dial, Listener},
     queue::Queue,
-    records::{self, Given, millis},
+    records::{self, millis},
     schema::{self, Names},
     sql::{Statement, Statements},
     wait::{self, Waiters},
@@ -50,7 +50,7 @@ pub(crate) struct Inner {
     migrates: bool,
     migrated: OnceCell<()>,
     queue: Queue,
-    listener: Listener,
+    pub(crate) listener: Listener,
 }
 
 /// What a store is set up with.
@@ -231,8 +231,8 @@ impl PostgresStore {
                 continue;
             };
             let (record, now) = match records::given(&row, OPERATION)? {
-                Given::Written(now) => return Ok(ClaimRow::Written(records::first(claim, now, OPERATION)?)),
-                Given::Found(record, now) => (record, now),
+                (None, now) => return Ok(ClaimRow::Written(records::first(claim, now, OPERATION)?)),
+                (Some(record), now) => (record, now),
             };
             let decision =
                 machine::claim(Some(&record), claim, now).map_err(|TokenReused| StoreError::token_reused(BACKEND))?;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use idem_conformance::{End, Harness, Place, Transactions, async_trait};
 use idem_core::{Completion, Fenced, Response, Store, StoreError, StoreErrorKind};
 use idem_postgres::{
-    Builder, OpenError, PostgresStore,
+    OpenError, PostgresStore,
     tokio_postgres::{self, Client, NoTls},
 };
 use test_servers::{PgBouncer, postgres};
@@ -60,27 +60,47 @@ mod through_a_pooler {
     idem_conformance::suite!(harness(url));
 }
 
+mod by_the_servers_own_clock {
+    use super::*;
+
+    // The server's host is this one, or one whose clock agrees with it.
+    idem_conformance::suite!(harness_of(OwnConnection { url: || postgres().url(), clock: Clock::Servers }).real_time());
+}
+
 fn harness(url: fn() -> String) -> Harness {
-    Harness::new(async move |place: Place| open(url, &place).await).durable().transactions(OwnConnection { url })
+    harness_of(OwnConnection { url, clock: Clock::Places })
 }
 
-fn builder(url: fn() -> String, place: &Place) -> Builder {
-    PostgresStore::builder(&url()).table(place.name()).clock(place.clock())
+fn harness_of(server: OwnConnection) -> Harness {
+    Harness::new(async move |place: Place| server.open(&place).await).durable().transactions(server)
 }
 
-async fn open(url: fn() -> String, place: &Place) -> Result<PostgresStore, OpenError> {
-    let store = builder(url, place).build()?;
-    // Not the whole check for each of so many handles.
-    store.migrate().await?;
-    Ok(store)
-}
-
-/// Business rows in the store's database, written through a connection of their own.
+/// Where a place is, and business rows beside its records, written through a connection of their own.
+#[derive(Clone, Copy)]
 struct OwnConnection {
     url: fn() -> String,
+    clock: Clock,
+}
+
+#[derive(Clone, Copy)]
+enum Clock {
+    /// Moved by the checks.
+    Places,
+    Servers,
 }
 
 impl OwnConnection {
+    async fn open(&self, place: &Place) -> Result<PostgresStore, OpenError> {
+        let builder = PostgresStore::builder(&(self.url)()).table(place.name());
+        let store = match self.clock {
+            Clock::Places => builder.clock(place.clock()).build()?,
+            Clock::Servers => builder.build()?,
+        };
+        // Not the whole check for each of so many handles.
+        store.migrate().await?;
+        Ok(store)
+    }
+
     async fn connect(&self, place: &Place) -> Client {
         let url = (self.url)();
         let url = url.strip_suffix("?pgbouncer=true").unwrap_or(&url);
@@ -126,7 +146,7 @@ impl Transactions for OwnConnection {
         row: &str,
         end: End,
     ) -> Result<Fenced<Response>, StoreError> {
-        let store = open(self.url, place).await.expect("the store can be opened");
+        let store = self.open(place).await.expect("the store can be opened");
         let mut client = self.connect(place).await;
         loop {
             match self.transaction((&mut client, &store, place), completion, row, end).await {

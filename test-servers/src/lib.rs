@@ -16,7 +16,6 @@
 #![allow(clippy::panic)]
 
 mod find;
-#[allow(dead_code)]
 mod folder;
 mod keeper;
 mod pgbouncer;
@@ -26,6 +25,7 @@ mod private;
 mod process;
 mod proxy;
 mod sql;
+mod tls;
 mod url;
 mod user;
 
