@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod cancelled;
 #[path = "../common/mod.rs"]
 mod common;
-mod cancelled;
 mod cut;
 mod dropped;
 mod rivals;

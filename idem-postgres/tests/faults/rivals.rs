@@ -122,4 +122,3 @@ async fn rivals(stores: &[PostgresStore; 2], stop: &AtomicBool, pair: usize) -> 
     }
     owners
 }
-
