@@ -2,8 +2,8 @@
 
 use futures_util::future::BoxFuture;
 use idem_core::{
-    Answer, Claim, ClaimRow, CommitError, Completion, Fenced, Owner, Response, StoreError, StoreErrorKind, TokenReused,
-    Transaction, machine,
+    Answer, Claim, ClaimRow, CommitError, Completion, Fenced, Owner, Response, Snapshot, State, Store, StoreError,
+    StoreErrorKind, TokenReused, Transaction, machine,
 };
 use tokio::time::Instant;
 use tokio_postgres::{
@@ -36,6 +36,10 @@ impl PostgresStore {
     ///
     /// Above READ COMMITTED begin the transaction with [`lock_in`](PostgresStore::lock_in).
     ///
+    /// An attempt that had completed before, in another transaction, is answered with the recorded response, as
+    /// everywhere. So do not do a transaction again whose COMMIT was not answered, without reading the record first;
+    /// [`in_transaction`](PostgresStore::in_transaction) does that.
+    ///
     /// # Errors
     ///
     /// The transaction has failed and must be rolled back:
@@ -54,6 +58,17 @@ impl PostgresStore {
         transaction: &tokio_postgres::Transaction<'_>,
         completion: &Completion,
     ) -> Result<Fenced<Response>, StoreError> {
+        Ok(match self.completed_in(transaction, completion).await? {
+            Completed::Now(response) | Completed::Before(response) => Fenced::Written(response),
+            Completed::Superseded => Fenced::Superseded,
+        })
+    }
+
+    async fn completed_in(
+        &self,
+        transaction: &tokio_postgres::Transaction<'_>,
+        completion: &Completion,
+    ) -> Result<Completed, StoreError> {
         let (owner, response) = (completion.owner(), completion.response());
         let now = self.now();
         let (bytes, kept) = (response.encode(), millis(completion.retention().standard()));
@@ -63,12 +78,13 @@ impl PostgresStore {
         let Some(written) = written.first() else {
             let values: [&(dyn ToSql + Sync); 3] = [&owner.scope().as_str(), &owner.key().as_str(), &now];
             let found = rows(transaction, COMPLETE, &self.inner.statements.read, &values).await?;
-            let Some(row) = found.first() else { return Ok(Fenced::Superseded) };
+            let Some(row) = found.first() else { return Ok(Completed::Superseded) };
             let (found, at) = (records::record(row, COMPLETE)?, records::seen_at(row, COMPLETE)?);
             let decision = machine::complete(Some(&found), owner, response, completion.retention(), at);
-            return match decision.write {
-                None => Ok(decision.answer),
-                Some(_) => Err(changing(COMPLETE)),
+            return match (decision.write, decision.answer) {
+                (Some(_), _) => Err(changing(COMPLETE)),
+                (None, Fenced::Written(recorded)) => Ok(Completed::Before(recorded)),
+                (None, Fenced::Superseded) => Ok(Completed::Superseded),
             };
         };
         if column(written, 1, COMPLETE)? {
@@ -76,7 +92,15 @@ impl PostgresStore {
                 the client was told about; SET LOCAL synchronous_commit = on in the transaction";
             return Err(store_error(StoreErrorKind::Configuration, COMPLETE, message));
         }
-        Ok(Fenced::Written(response.clone()))
+        Ok(Completed::Now(response.clone()))
+    }
+
+    /// Whether the attempt's completion is there for others than the transaction that made it.
+    async fn is_committed(&self, owner: &Owner) -> Result<bool, StoreError> {
+        let found = self.read(owner.scope(), owner.key()).await?;
+        Ok(found.is_some_and(|Snapshot { record, .. }| {
+            record.attempt() == owner.attempt() && matches!(record.state, State::Done(_))
+        }))
     }
 
     /// Takes the attempt's record for a transaction of the caller's: as its first statement, where it runs above READ
@@ -200,9 +224,21 @@ impl PostgresStore {
     /// [`Transaction::commit_with`](idem_core::Transaction::commit_with). What `attempt.commit` takes.
     ///
     /// It must be the outermost transaction: the commit of a savepoint commits nothing.
+    ///
+    /// A transaction that is done again because the reply to the first COMMIT was lost is rolled back if the first was
+    /// committed after all, and answered with the recorded response.
     pub fn in_transaction<'c>(&self, transaction: impl Into<CallersTransaction<'c>>) -> PostgresTransaction<'c> {
         PostgresTransaction { store: self.clone(), transaction: transaction.into() }
     }
+}
+
+/// What came of a completion in a transaction.
+enum Completed {
+    /// It is part of the transaction.
+    Now(Response),
+    /// The same attempt had completed with this response: earlier in the transaction, or in another.
+    Before(Response),
+    Superseded,
 }
 
 /// A statement for a driver of the caller's.
@@ -339,19 +375,24 @@ impl<'c> Transaction for PostgresTransaction<'c> {
         let Self { store, transaction } = self;
         Box::pin(async move {
             // On an error the transaction is dropped, which rolls it back.
-            match store.complete_in(transaction.inner(), &completion).await? {
-                Fenced::Superseded => {
+            let response = match store.completed_in(transaction.inner(), &completion).await? {
+                Completed::Now(response) => response,
+                // An earlier transaction was committed, and the reply to that lost. What this one did, that one did.
+                Completed::Before(response) if store.is_committed(completion.owner()).await? => {
+                    let _ = transaction.rollback().await;
+                    return Ok(response);
+                }
+                Completed::Before(response) => response,
+                Completed::Superseded => {
                     // Whether it arrives or not, nothing of it is committed.
                     let _ = transaction.rollback().await;
-                    Err(CommitError::Superseded)
+                    return Err(CommitError::Superseded);
                 }
-                Fenced::Written(response) => {
-                    transaction.commit().await.map_err(not_committed)?;
-                    let owner = completion.owner();
-                    store.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
-                    Ok(response)
-                }
-            }
+            };
+            transaction.commit().await.map_err(not_committed)?;
+            let owner = completion.owner();
+            store.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
+            Ok(response)
         })
     }
 }

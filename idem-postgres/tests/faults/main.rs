@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod cancelled;
 #[path = "../common/mod.rs"]
 mod common;
 mod cut;
+mod dropped;
+mod rivals;
 mod stopped;

@@ -1,23 +1,21 @@
 //! The server goes away, comes back, or stands still.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     num::NonZeroUsize,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures_util::future::{BoxFuture, join_all};
-use idem_core::{Answer, Checkpoint, Claim, Fenced, Resolve, Response, Store, StoreError, StoreErrorKind, Token};
-use idem_postgres::PostgresStore;
+use idem_core::{Answer, Checkpoint, Claim, Fenced, Resolve, Store, StoreError};
 use test_servers::{PrivatePostgres, Settings};
 
-use crate::common::{
-    LEASE, PATIENCE, Place, assert_unavailable, claim, claim_of, complete, connect, eventually, key, number, own,
-    record, response, retention, rounds, scope, token, word,
+use crate::{
+    common::{
+        LEASE, PATIENCE, Place, assert_unavailable, claim, claim_of, complete, connect, eventually, key, number, own,
+        record, response, retention, rounds, scope, token, word,
+    },
+    rivals::Rivals,
 };
 
 /// A time limit that a server which answers keeps, and one that does not oversteps soon.
@@ -30,88 +28,13 @@ async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'sta
     tokio::task::spawn_blocking(work).await.unwrap()
 }
 
-/// Repeats a claim with its token until it is answered, as the runner does; nothing but unavailable may come between.
-async fn claim_through_trouble(store: &PostgresStore, claim: &Claim) -> Answer {
-    let begun = Instant::now();
-    loop {
-        match idem_core::claim(store, claim).await {
-            Ok(answer) => return answer,
-            Err(error) => {
-                assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
-                assert!(begun.elapsed() < PATIENCE, "no recovery: {error}");
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        }
-    }
-}
-
-async fn complete_through_trouble(store: &PostgresStore, claim: &Claim, answer: Answer, with: &Response) {
-    let owner = crate::common::granted(answer).owner().clone();
-    assert_eq!(owner.key(), claim.key());
-    let begun = Instant::now();
-    loop {
-        match store.complete(&owner, with, retention()).await {
-            Ok(Fenced::Written(recorded)) => return assert_eq!(recorded, *with),
-            Ok(Fenced::Superseded) => panic!("{:?} has two owners", claim.key()),
-            Err(error) => {
-                assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
-                assert!(begun.elapsed() < PATIENCE, "no recovery: {error}");
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        }
-    }
-}
-
-fn answer_of(token: Token) -> Response {
-    Response::new(200).with_body(token.as_bytes().to_vec())
-}
-
-/// Two clients for each key until told to stop. Gives the owners of each key, and the number of keys.
-async fn rivals(stores: &[PostgresStore; 2], stop: &AtomicBool, client: usize) -> BTreeMap<String, BTreeSet<[u8; 16]>> {
-    let mut owners = BTreeMap::<String, BTreeSet<[u8; 16]>>::new();
-    let mut round = 0;
-    while !stop.load(Ordering::SeqCst) {
-        let name = format!("client {client} round {round}");
-        let told = Mutex::new(BTreeSet::new());
-        let one = async |store: &PostgresStore| {
-            let begun = Instant::now();
-            loop {
-                let claim = claim_of(&name);
-                let answer = claim_through_trouble(store, &claim).await;
-                match word(&answer) {
-                    "Claimed" => {
-                        told.lock().unwrap().insert(*claim.token().as_bytes());
-                        complete_through_trouble(store, &claim, answer, &answer_of(claim.token())).await;
-                    }
-                    "Replay" => return,
-                    "Conflict" => {
-                        assert!(begun.elapsed() < PATIENCE, "{name} stays in progress");
-                        tokio::time::sleep(Duration::from_millis(2)).await;
-                    }
-                    other => panic!("{other}"),
-                }
-            }
-        };
-        futures_util::future::join(one(&stores[0]), one(&stores[1])).await;
-        owners.insert(name, told.into_inner().unwrap());
-        round += 1;
-    }
-    owners
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_under_load_costs_no_answer_and_makes_no_second_owner() {
     let server = Arc::new(in_background(|| PrivatePostgres::start(Settings::new())).await);
     let place = Place::at(&server.url(), "killed");
     let open = || place.builder().timeout(LIMIT);
     let stores = [open().connect().await.unwrap(), open().build().unwrap()];
-    let stop = Arc::new(AtomicBool::new(false));
-    let clients: Vec<_> = (0..8)
-        .map(|client| {
-            let (stores, stop) = (stores.clone(), Arc::clone(&stop));
-            tokio::spawn(async move { rivals(&stores, &stop, client).await })
-        })
-        .collect();
+    let rivals = Rivals::start(&stores);
     for round in 0..rounds(3, 10) {
         let grows = place.count().await;
         eventually("claims go on", async || place.count().await > grows + 20).await;
@@ -126,18 +49,7 @@ async fn a_server_that_is_killed_under_load_costs_no_answer_and_makes_no_second_
         })
         .await;
     }
-    stop.store(true, Ordering::SeqCst);
-    let after = place.open().await;
-    for client in join_all(clients).await {
-        for (name, told) in client.unwrap() {
-            assert_eq!(told.len(), 1, "owners of {name}");
-            let token = Token::from_bytes(*told.first().unwrap());
-            match claim(&after, &claim_of(&name)).await {
-                Answer::Replay { response, .. } => assert_eq!(response, answer_of(token), "{name}"),
-                other => panic!("{name} was completed, and is {other:?}"),
-            }
-        }
-    }
+    rivals.assert_each_key_has_one_owner(&place.open().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
