@@ -7,6 +7,7 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use deadpool_postgres::ClientWrapper;
@@ -22,7 +23,7 @@ use tokio_postgres::{Row, Statement as Prepared, error::SqlState, types::ToSql};
 
 use crate::{
     clock::Clock,
-    connections::{Connections, Failure, Mode, Tries, typed},
+    connections::{Asked, Connections, Failure, Mode, Tries, typed},
     error::{postgres_error, store_error},
     records::{ClaimColumns, token_of},
     sql::Statements,
@@ -68,6 +69,17 @@ struct Connection {
     client: ClientWrapper,
     /// The statements for one and for many; none where they have no name.
     prepared: Option<(Prepared, Prepared)>,
+    asked: Mutex<Asked>,
+}
+
+impl Connection {
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_usable(&self, timeout: Duration) -> bool {
+        !self.client.is_closed() && !self.asked().is_overdue(timeout)
+    }
 }
 
 impl Queue {
@@ -118,7 +130,7 @@ impl Inner {
     /// The connection at the head of the line. Made by whoever stands there, so by one at a time.
     async fn connection(&self, tries: &Tries) -> Result<Arc<Connection>, StoreError> {
         let known = self.line().connection.clone();
-        if let Some(connection) = known.filter(|known| !known.client.is_closed()) {
+        if let Some(connection) = known.filter(|known| known.is_usable(self.connections.timeout)) {
             return Ok(connection);
         }
         let client = self.connections.fresh(OPERATION, tries.deadline).await?;
@@ -134,7 +146,7 @@ impl Inner {
                 }
             }
         };
-        let connection = Arc::new(Connection { client, prepared });
+        let connection = Arc::new(Connection { client, prepared, asked: Mutex::default() });
         self.line().connection = Some(Arc::clone(&connection));
         Ok(connection)
     }
@@ -167,7 +179,7 @@ impl Inner {
                 }
             }
         };
-        in_time(tries, sent).await
+        in_time(connection, tries, sent).await
     }
 
     /// Sends claims together. Gives a row for each token that has one.
@@ -204,7 +216,7 @@ impl Inner {
                 }
             }
         };
-        in_time(tries, sent).await
+        in_time(connection, tries, sent).await
     }
 
     /// Says whether to try again, after letting go of a connection that is broken.
@@ -296,9 +308,17 @@ impl Inner {
     }
 }
 
-async fn in_time<T>(tries: &Tries, sent: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
+async fn in_time<T>(
+    connection: &Connection,
+    tries: &Tries,
+    sent: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, Failure> {
+    connection.asked().asks();
     match timeout_at(tries.limit(), sent).await {
-        Ok(answer) => answer.map_err(Failure::Of),
+        Ok(answer) => {
+            connection.asked().is_answered();
+            answer.map_err(Failure::Of)
+        }
         Err(_) => Err(Failure::Late),
     }
 }

@@ -20,22 +20,11 @@ const FORMAT: i16 = 1;
 /// The first column behind those of the record.
 pub(crate) const AFTER_RECORD: usize = 19;
 
-/// What a statement gave: a row that it wrote, or one that it found.
-#[derive(Debug)]
-pub(crate) enum Given {
-    /// It wrote the row of a first claim, at this instant.
-    Written(Timestamp),
-    /// It found this row, as it was at the instant.
-    Found(Record, Timestamp),
-}
-
-/// Reads a row of a claim: whether it was written, when, and the columns of what was found.
-pub(crate) fn given(row: &Row, operation: &'static str) -> Result<Given, StoreError> {
-    let at = Timestamp::from_millis(column(row, 1, operation)?);
-    match column(row, 0, operation)? {
-        true => Ok(Given::Written(at)),
-        false => Ok(Given::Found(record(row, operation)?, at)),
-    }
+/// Reads a row of a claim: what it found, or nothing where it wrote the row of a first claim; and when.
+pub(crate) fn given(row: &Row, operation: &'static str) -> Result<(Option<Record>, Timestamp), StoreError> {
+    let at = seen_at(row, operation)?;
+    let found = if column(row, 0, operation)? { None } else { Some(record(row, operation)?) };
+    Ok((found, at))
 }
 
 /// When what is in the row was seen.

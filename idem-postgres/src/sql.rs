@@ -483,3 +483,6 @@ fn nothing() -> &'static str {
     "NULL::int2, NULL::int2, NULL::bytea, NULL::int8, NULL::int2, NULL::bool, NULL::int8, NULL::bytea, NULL::int8, \
      NULL::int8, NULL::int8, NULL::int8, NULL::int2, NULL::bool, NULL::text[], NULL::bytea[], NULL::bytea"
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,7 +22,7 @@ use crate::{
     error::{BACKEND, store_error},
     listen::{Dial, Listener},
     queue::Queue,
-    records::{self, Given, millis},
+    records::{self, millis},
     schema::{self, Names},
     sql::{Statement, Statements},
     wait::{self, Waiters},
@@ -50,7 +50,7 @@ pub(crate) struct Inner {
     migrates: bool,
     migrated: OnceCell<()>,
     queue: Queue,
-    listener: Listener,
+    pub(crate) listener: Listener,
 }
 
 /// What a store is set up with.
@@ -105,10 +105,7 @@ impl PostgresStore {
         let mut client = connections.fresh("migrate", deadline).await?;
         match tokio::time::timeout_at(deadline, schema::migrate(&mut client, names, "migrate")).await {
             Ok(done) => done,
-            Err(_) => {
-                let message = "the schema could not be brought to this version within Builder::timeout";
-                Err(store_error(StoreErrorKind::Unavailable, "migrate", message))
-            }
+            Err(_) => Err(not_migrated()),
         }
     }
 
@@ -135,9 +132,14 @@ impl PostgresStore {
 
     /// Makes sure of the table before the first operation.
     pub(crate) async fn ready(&self) -> Result<(), StoreError> {
-        match self.inner.migrates && !self.inner.migrated.initialized() {
-            true => self.inner.migrated.get_or_try_init(|| self.migrate()).await.copied(),
-            false => Ok(()),
+        let Inner { connections, migrates, migrated, .. } = &*self.inner;
+        if !migrates || migrated.initialized() {
+            return Ok(());
+        }
+        // One migrates at a time, and who waits for it must not try for as long as each of those before it.
+        match tokio::time::timeout_at(connections.deadline(), migrated.get_or_try_init(|| self.migrate())).await {
+            Ok(done) => done.copied(),
+            Err(_) => Err(not_migrated()),
         }
     }
 
@@ -229,8 +231,8 @@ impl PostgresStore {
                 continue;
             };
             let (record, now) = match records::given(&row, OPERATION)? {
-                Given::Written(now) => return Ok(ClaimRow::Written(records::first(claim, now, OPERATION)?)),
-                Given::Found(record, now) => (record, now),
+                (None, now) => return Ok(ClaimRow::Written(records::first(claim, now, OPERATION)?)),
+                (Some(record), now) => (record, now),
             };
             let decision =
                 machine::claim(Some(&record), claim, now).map_err(|TokenReused| StoreError::token_reused(BACKEND))?;
@@ -248,6 +250,11 @@ impl PostgresStore {
             }
         }
     }
+}
+
+fn not_migrated() -> StoreError {
+    let message = "the schema could not be brought to this version within Builder::timeout";
+    store_error(StoreErrorKind::Unavailable, "migrate", message)
 }
 
 /// A record as it was found, and when.

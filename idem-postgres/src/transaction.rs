@@ -15,7 +15,7 @@ use crate::{
     PostgresStore,
     connections::{Values, typed},
     error::{BACKEND, described, judge, postgres_error, store_error},
-    records::{self, ClaimColumns, Given, Swap, column, millis},
+    records::{self, ClaimColumns, Swap, column, millis},
     sql::Statement,
     store::{Pauses, changing},
     wait,
@@ -167,8 +167,8 @@ impl PostgresStore {
             // A row that can't be seen yet was inserted before the lock was taken.
             if let Some(row) = given.first() {
                 let (record, now) = match records::given(row, CLAIM)? {
-                    Given::Written(now) => return Ok(ClaimRow::Written(records::first(claim, now, CLAIM)?)),
-                    Given::Found(record, now) => (record, now),
+                    (None, now) => return Ok(ClaimRow::Written(records::first(claim, now, CLAIM)?)),
+                    (Some(record), now) => (record, now),
                 };
                 let decision = machine::claim(Some(&record), claim, now)
                     .map_err(|TokenReused| StoreError::token_reused(BACKEND))?;

@@ -32,6 +32,7 @@
 //! |---|---|
 //! | `memory` (default) | `idem::memory`, and `memory:` in [`open`] |
 //! | `sqlite` | `idem::sqlite`, and `sqlite:PATH` in [`open`] |
+//! | `postgres` | `idem::postgres`, and `postgres://…` in [`open`] |
 //! | `tower` | `idem::tower` |
 //! | `axum` | `tower`, with the extractor for axum's handlers |
 
@@ -39,7 +40,7 @@ mod open;
 mod retention;
 
 /// Compiles the examples of the project's README.
-#[cfg(all(doctest, feature = "sqlite", feature = "axum"))]
+#[cfg(all(doctest, feature = "postgres", feature = "sqlite", feature = "axum"))]
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
@@ -53,6 +54,8 @@ pub use idem_core::{
 };
 #[cfg(feature = "memory")]
 pub use idem_memory as memory;
+#[cfg(feature = "postgres")]
+pub use idem_postgres as postgres;
 pub use idem_runner::{
     Answered, Attempt, Builder, Claimed, ConfigError, Counters, Idempotency, OnConflict, OnUnavailable, Outcome, Reply,
     Request, Running, Settle, SettlePolicy, Settled, StepError, Sweep,

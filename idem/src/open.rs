@@ -7,15 +7,23 @@ use idem_core::Store;
 /// A scheme that [`open`] knows.
 struct Scheme {
     name: &'static str,
+    /// Another spelling of it.
+    alias: Option<&'static str>,
     /// The feature of this crate that it comes with.
     feature: &'static str,
     /// How a URL of this scheme is written.
     form: &'static str,
 }
 
-const SCHEMES: [Scheme; 2] = [
-    Scheme { name: "memory", feature: "memory", form: "memory:" },
-    Scheme { name: "sqlite", feature: "sqlite", form: "sqlite:PATH" },
+const SCHEMES: [Scheme; 3] = [
+    Scheme { name: "memory", alias: None, feature: "memory", form: "memory:" },
+    Scheme { name: "sqlite", alias: None, feature: "sqlite", form: "sqlite:PATH" },
+    Scheme {
+        name: "postgres",
+        alias: Some("postgresql"),
+        feature: "postgres",
+        form: "postgres://USER:PASSWORD@HOST:PORT/DATABASE",
+    },
 ];
 
 /// Opens the store that a URL names, for programs that read it from their settings.
@@ -24,23 +32,28 @@ const SCHEMES: [Scheme; 2] = [
 /// |---|---|---|
 /// | `memory:` | a new one in this process, shared with nobody | `memory` (default) |
 /// | `sqlite:PATH` | the SQLite file at `PATH`, which is made if it is not there | `sqlite` |
+/// | `postgres://USER:PASSWORD@HOST:PORT/DATABASE` | the table `public.idem_records` of a PostgreSQL database, which is made if it is not there | `postgres` |
 ///
 /// `PATH` is everything behind the colon, as it is: relative or absolute, with no escapes and no parameters. Two slashes
 /// in front are taken as part of the scheme, so that `sqlite://data/idem.db` is the relative `data/idem.db` and
 /// `sqlite:///var/idem.db` the absolute `/var/idem.db`.
 ///
-/// Opening a file blocks the thread for as long as that takes: do it at start-up. Run [`Store::check`] on the result
-/// before serving.
+/// A PostgreSQL URL may also begin with `postgresql://`, and may have parameters: `idem::postgres::PostgresStore::connect`
+/// lists them, and its builder has what a URL can't say.
+///
+/// Opening a file blocks the thread for as long as that takes: do it at start-up. **No server is connected to here**: that
+/// happens in the first operation, or in [`Store::check`], which makes the table too. Run that on the result before
+/// serving, whatever the store is.
 ///
 /// # Errors
 ///
-/// [`OpenError`] says which of its cases it is and what to do. It never shows more of a URL than its scheme, and
-/// the path of a file.
+/// [`OpenError`] says which of its cases it is and what to do. It never shows more of a URL than its scheme, the names
+/// of parameters, and the path of a file.
 pub fn open(url: &str) -> Result<Arc<dyn Store>, OpenError> {
     let Some((name, rest)) = url.split_once(':').filter(|(name, _)| is_scheme(name)) else {
         return Err(OpenError::NotAUrl { known: forms() });
     };
-    let Some(scheme) = SCHEMES.iter().find(|scheme| scheme.name == name) else {
+    let Some(scheme) = SCHEMES.iter().find(|scheme| scheme.name == name || scheme.alias == Some(name)) else {
         return Err(OpenError::UnknownScheme { scheme: name.into(), known: forms() });
     };
     match scheme.name {
@@ -48,6 +61,8 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>, OpenError> {
         "memory" => open_memory(scheme, rest),
         #[cfg(feature = "sqlite")]
         "sqlite" => open_sqlite(scheme, rest),
+        #[cfg(feature = "postgres")]
+        "postgres" => open_postgres(scheme, url, rest),
         _ => {
             let _ = rest; // unused where no store is built in
             Err(OpenError::FeatureOff { scheme: scheme.name, feature: scheme.feature })
@@ -77,6 +92,17 @@ fn open_sqlite(scheme: &Scheme, rest: &str) -> Result<Arc<dyn Store>, OpenError>
         }
     };
     Err(OpenError::Malformed { scheme: scheme.name, problem, form: scheme.form })
+}
+
+#[cfg(feature = "postgres")]
+fn open_postgres(scheme: &Scheme, url: &str, rest: &str) -> Result<Arc<dyn Store>, OpenError> {
+    if !rest.starts_with("//") {
+        let problem = "it has no // behind the colon";
+        return Err(OpenError::Malformed { scheme: scheme.name, problem, form: scheme.form });
+    }
+    let failed = |error| OpenError::Store { store: "the PostgreSQL store".into(), source: Box::new(error) };
+    let store = idem_postgres::PostgresStore::builder(url).build().map_err(failed)?;
+    Ok(Arc::new(store))
 }
 
 /// Why [`open`] gave no store.
@@ -139,6 +165,8 @@ fn is_scheme(name: &str) -> bool {
 mod tests {
     use super::*;
 
+    const KNOWN: &str = "memory: or sqlite:PATH or postgres://USER:PASSWORD@HOST:PORT/DATABASE";
+
     fn refused(url: &str) -> OpenError {
         match open(url) {
             Ok(store) => panic!("{url} opened a {} store", store.backend()),
@@ -149,7 +177,7 @@ mod tests {
     #[test]
     fn an_unknown_scheme_is_named_and_the_known_ones_are_listed() {
         let shown = refused("mysql://app:hunter2@db/idem").to_string();
-        assert_eq!(shown, "there is no store for mysql: URLs; write memory: or sqlite:PATH");
+        assert_eq!(shown, format!("there is no store for mysql: URLs; write {KNOWN}"));
     }
 
     #[test]
@@ -157,15 +185,34 @@ mod tests {
         for url in ["", "hunter2", "app hunter2:x", ":memory:", "7up:x"] {
             let error = refused(url);
             assert!(matches!(error, OpenError::NotAUrl { .. }), "{url}");
-            assert_eq!(error.to_string(), "the store's URL has no scheme; write memory: or sqlite:PATH");
+            assert_eq!(error.to_string(), format!("the store's URL has no scheme; write {KNOWN}"));
         }
     }
 
     #[test]
     fn no_error_shows_a_password() {
-        for url in ["mysql://app:hunter2@db/idem", "memory://app:hunter2@host", "app:hunter2", "hunter2@x"] {
+        for url in [
+            "mysql://app:hunter2@db/idem",
+            "memory://app:hunter2@host",
+            "app:hunter2",
+            "hunter2@x",
+            // Each is wrong in another place, so that it is refused whether the store is built in or not.
+            "postgres:app:hunter2@db/idem",
+            "postgres://app:hunter2@db:port/idem",
+            "postgres://app:hunter2",
+            "postgres://app:hunter2@db/idem?sslmode=sometimes",
+            "postgresql://app:hunter2@db/idem?no_such_parameter=1",
+            "postgres://app:%hunter2%zz@db:port/idem",
+            "postgres://db:port/idem?user=app&password=hunter2",
+        ] {
             let error = refused(url);
-            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+            let mut shown = format!("{error} {error:?}");
+            let mut source = error.source();
+            while let Some(error) = source {
+                shown.push_str(&format!(" {error} {error:?}"));
+                source = error.source();
+            }
+            assert!(!shown.contains("hunter2"), "{shown}");
         }
     }
 
@@ -182,6 +229,51 @@ mod tests {
     fn a_store_that_is_not_built_in_names_its_feature() {
         let shown = refused("sqlite:idem.db").to_string();
         assert!(shown.contains("turn on the feature \"sqlite\" of the crate idem-keys"), "{shown}");
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    #[test]
+    fn without_its_feature_a_postgres_url_names_that_in_each_spelling() {
+        for scheme in ["postgres", "postgresql"] {
+            let shown = refused(&format!("{scheme}://app:hunter2@db/idem")).to_string();
+            assert!(shown.contains("turn on the feature \"postgres\" of the crate idem-keys"), "{shown}");
+            assert!(!shown.contains("hunter2"), "{shown}");
+        }
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn a_postgres_store_opens_in_each_spelling_without_a_runtime_and_without_its_server() {
+        for scheme in ["postgres", "postgresql"] {
+            let store = open(&format!("{scheme}://app:hunter2@nowhere.invalid:1/idem?connect_timeout=3")).unwrap();
+            assert_eq!(store.backend(), "postgres");
+        }
+    }
+
+    #[cfg(feature = "postgres")]
+    #[tokio::test]
+    async fn a_postgres_server_that_is_not_there_is_told_by_the_check() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let store = open(&format!("postgres://app:hunter2@{free}/idem")).unwrap();
+        let error = store.check().await.unwrap_err();
+        assert_eq!(error.kind(), idem_core::StoreErrorKind::Unavailable, "{error}");
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn a_postgres_url_that_can_not_be_read_says_what_is_wrong_with_it() {
+        for (url, part) in [
+            (
+                "postgres:app@db/idem",
+                "the postgres: URL is malformed: it has no // behind the colon; write postgres://",
+            ),
+            ("postgres://app@db:port/idem", "can't open the PostgreSQL store: the PostgreSQL URL can't be read"),
+            ("postgres://app@db/idem?sslmode=sometimes", "sslmode is none of disable"),
+        ] {
+            let error = refused(url);
+            assert!(error.to_string().contains(part), "{error}");
+        }
     }
 
     #[cfg(feature = "sqlite")]

@@ -16,7 +16,6 @@
 #![allow(clippy::panic)]
 
 mod find;
-#[allow(dead_code)]
 mod folder;
 mod keeper;
 mod pgbouncer;
@@ -26,6 +25,7 @@ mod private;
 mod process;
 mod proxy;
 mod sql;
+mod tls;
 mod url;
 mod user;
 
@@ -35,3 +35,17 @@ pub use private::{PrivatePostgres, Settings};
 pub use process::is_running;
 pub use proxy::{Cut, Fault, Proxy, Request};
 pub use sql::{query, query_value};
+
+/// Whether the long variant of a test is to run: under `./scripts/test --full`. If not, this says that it is left out.
+#[must_use]
+pub fn full(variant: &str) -> bool {
+    let full = std::env::var_os("IDEM_TEST_FULL").is_some_and(|value| value == "1");
+    if !full {
+        // Whoever reads the output of the tests must see what they did not do.
+        #[allow(clippy::print_stderr)]
+        {
+            eprintln!("left out: {variant} (./scripts/test --full runs it)");
+        }
+    }
+    full
+}

@@ -9,13 +9,15 @@ A payments service that a client can retry against.
 
 payments [demo] [--store URL]
     Runs the eight scenarios over HTTP against a server process of its own and checks the totals.
-    --store URL        memory:, or sqlite:PATH of a file that does not exist yet (default: a temporary SQLite file)
+    --store URL        memory:, sqlite:PATH of a file that does not exist yet, or postgres://USER:PASSWORD@HOST:PORT/DATABASE
+                       of an empty database (default: a temporary SQLite file)
 
 payments serve --listen ADDR --store URL [options]
     Serves POST /payments, GET /payments and GET /debug/totals. Prints `listening on http://ADDR` once it does.
     --listen ADDR      such as 127.0.0.1:8080; port 0 picks a free one
-    --store URL        where idempotency records live: memory: or sqlite:PATH
-    --ledger URL       where payment rows live: memory: or sqlite:PATH (default: the store's own database; else memory:)
+    --store URL        where idempotency records live: memory:, sqlite:PATH or postgres://USER:PASSWORD@HOST:PORT/DATABASE
+    --ledger URL       where payment rows live: the same forms (default: the store's own database; else memory:). In the
+                       store's own database, row and record are committed together
     --provider URL     a payment provider process, http://ADDR (default: one inside this process)
     --lease TIME       how long a silent attempt keeps its key, such as 500ms, 2s or 15m (default: 30s)
     --max-run TIME     how long the lease of one attempt is renewed (default: 15m)

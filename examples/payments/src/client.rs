@@ -88,8 +88,8 @@ impl Client {
     }
 }
 
-/// An error with those behind it: hyper's own words alone say little.
-fn chain(error: &dyn std::error::Error) -> String {
+/// An error with those behind it: hyper's own words alone, or a database driver's, say little.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

@@ -3,7 +3,7 @@
 mod process;
 mod report;
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::Path, time::Duration};
 
 use tempfile::TempDir;
 
@@ -15,6 +15,7 @@ use crate::{
     Failure,
     cli::Demo,
     client::{Client, Reply},
+    ledger::postgres,
     model::{Payment, Totals},
     provider::ProviderTotals,
     server::RecordLine,
@@ -38,10 +39,10 @@ const AMOUNT: i64 = 250_000;
 
 /// Plays the scenarios, prints what happened and what it comes to. An error if anything differs from what must be.
 pub(crate) async fn run(options: Demo) -> Result<(), Failure> {
-    let place = Place::of(options.store)?;
+    let place = Place::of(options.store).await?;
     let mut stage = Stage::set(&place).await?;
     let mut report = Report::default();
-    crate::say(&format!("The eight scenarios on {}\n", place.shown()))?;
+    crate::say(&format!("The eight scenarios on {}\n", place.shown))?;
     stage.play(&mut report).await?;
     stage.totals(&mut report).await?;
     stage.records(&mut report).await?;
@@ -52,37 +53,53 @@ pub(crate) async fn run(options: Demo) -> Result<(), Failure> {
 /// Where the records live.
 struct Place {
     store: String,
+    /// What the report calls it.
+    shown: String,
     is_memory: bool,
     /// Removes the file in the end.
-    folder: Option<TempDir>,
+    _folder: Option<TempDir>,
 }
 
 impl Place {
-    fn of(store: Option<String>) -> Result<Self, Failure> {
+    async fn of(store: Option<String>) -> Result<Self, Failure> {
         let Some(store) = store else {
             let folder = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
             let store = format!("sqlite:{}", folder.path().join("payments.db").display());
-            return Ok(Self { store, is_memory: false, folder: Some(folder) });
+            return Ok(Self {
+                store,
+                shown: "a temporary SQLite file".into(),
+                is_memory: false,
+                _folder: Some(folder),
+            });
         };
-        if let Some(path) = storage::sqlite_path(&store).filter(has_content) {
-            let path = path.display();
-            return Err(Failure::Usage(format!(
-                "--store: {path} is there already; the demo begins with an empty store"
-            )));
-        }
-        Ok(Self { is_memory: store == "memory:", store, folder: None })
-    }
-
-    fn shown(&self) -> &str {
-        match (&self.folder, self.is_memory) {
-            (Some(_), _) => "a temporary SQLite file",
-            (None, true) => "memory: (records die with their process, so the server is not killed in scenario 6)",
-            (None, false) => &self.store,
-        }
+        let of = storage::Place::of(&store).map_err(|problem| Failure::Usage(format!("--store: {problem}")))?;
+        let shown = match &of {
+            storage::Place::Memory => {
+                "memory: (records die with their process, so the server is not killed in scenario 6)".into()
+            }
+            storage::Place::Sqlite(path) => {
+                if has_content(path) {
+                    let problem = "is there already; the demo begins with an empty store";
+                    return Err(Failure::Usage(format!("--store: {} {problem}", path.display())));
+                }
+                store.clone()
+            }
+            storage::Place::Postgres(config) => {
+                let in_use = postgres::table_in_use(config).await;
+                if let Some(table) = in_use.map_err(|error| format!("--store: {error}"))? {
+                    return Err(Failure::Usage(format!(
+                        "--store: the table {table} of this database has rows already; the demo begins with an empty \
+                         store, so give it a database of its own: CREATE DATABASE payments_demo"
+                    )));
+                }
+                "a PostgreSQL database".into() // the URL may have a password
+            }
+        };
+        Ok(Self { shown, is_memory: matches!(of, storage::Place::Memory), store, _folder: None })
     }
 }
 
-fn has_content(path: &PathBuf) -> bool {
+fn has_content(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.len() > 0)
 }
 

@@ -1,21 +1,20 @@
 //! Where payment rows and cart reservations live.
 
 mod memory;
-mod sqlite;
+pub(crate) mod postgres;
+pub(crate) mod sqlite;
 
 use std::sync::Arc;
 
-pub(crate) use self::{
-    memory::MemoryLedger,
-    sqlite::{SqliteLedger, begin, insert_payment},
-};
+pub(crate) use self::{memory::MemoryLedger, postgres::PostgresLedger, sqlite::SqliteLedger};
 use crate::model::{Payment, Tenant};
 
-/// The ledger, in one of its two forms.
+/// The ledger, in one of its forms.
 #[derive(Clone)]
 pub(crate) enum Ledger {
     Memory(Arc<MemoryLedger>),
     Sqlite(SqliteLedger),
+    Postgres(PostgresLedger),
 }
 
 /// A payment that is to be written.
@@ -76,6 +75,7 @@ impl Ledger {
                 let (tenant, cart, key) = (tenant.clone(), cart.to_owned(), downstream_key.to_owned());
                 ledger.run(move |connection| sqlite::reserve(connection, &tenant, &cart, &key)).await
             }
+            Self::Postgres(ledger) => ledger.reserve(tenant, cart, downstream_key).await,
         }
     }
 
@@ -86,12 +86,13 @@ impl Ledger {
             Self::Sqlite(ledger) => {
                 let insert = move |connection: &mut rusqlite::Connection| {
                     let transaction = sqlite::begin(connection)?;
-                    let payment = insert_payment(&transaction, &payment)?;
+                    let payment = sqlite::insert_payment(&transaction, &payment)?;
                     transaction.commit()?;
                     Ok(payment)
                 };
                 ledger.run(insert).await
             }
+            Self::Postgres(ledger) => ledger.insert(&payment).await,
         }
     }
 
@@ -103,6 +104,7 @@ impl Ledger {
                 let tenant = tenant.clone();
                 ledger.run(move |connection| sqlite::payments(connection, &tenant)).await
             }
+            Self::Postgres(ledger) => ledger.payments(tenant).await,
         }
     }
 
@@ -111,6 +113,7 @@ impl Ledger {
         match self {
             Self::Memory(ledger) => Ok(ledger.count()),
             Self::Sqlite(ledger) => ledger.run(|connection| sqlite::count(connection)).await,
+            Self::Postgres(ledger) => ledger.count().await,
         }
     }
 }

@@ -48,6 +48,10 @@ impl PaymentRequest {
         if request.amount_minor <= 0 {
             return Err("amountMinor must be above 0".into());
         }
+        // Refused before money moves: no database of text takes every one of them.
+        if [&request.currency].into_iter().chain(&request.cart_id).any(|text| text.contains(char::is_control)) {
+            return Err("currency and cartId must have no control characters".into());
+        }
         if !(1..=MAX_CURRENCY_BYTES).contains(&request.currency.len()) {
             return Err(format!("currency must have 1 to {MAX_CURRENCY_BYTES} bytes, such as VND"));
         }
@@ -123,6 +127,8 @@ mod tests {
             (r#"[250000,"VND",null]"#, "JSON object"),
             (r#"{"amountMinor":1,"currency":""}"#, "currency"),
             (r#"{"amountMinor":1,"currency":"VND","cartId":""}"#, "cartId"),
+            (r#"{"amountMinor":1,"currency":"V\u0000"}"#, "control characters"),
+            (r#"{"amountMinor":1,"currency":"VND","cartId":"c\u0000"}"#, "control characters"),
             (r#"{"amountMinor":1,"currency":"VND"} x"#, "no payment"),
         ] {
             let problem = PaymentRequest::parse(body.as_bytes()).unwrap_err();

@@ -19,7 +19,6 @@ use axum::{
 use bytes::Bytes;
 use idem::{
     FieldSelector, Idempotency, Key, Retention, Scope, State as RecordState,
-    sqlite::SqliteStore,
     tower::{Body, IdempotencyLayer, Refusal},
 };
 use serde::{Deserialize, Serialize};
@@ -30,11 +29,11 @@ use crate::{
     Failure,
     cli::Serve,
     client::Client,
-    ledger::{Ledger, SqliteLedger},
+    ledger::Ledger,
     model::{Payment, PaymentRequest, Tenant, Totals},
     problem::problem,
     provider::{Charges, Provider},
-    storage::{self, Storage},
+    storage::{self, Storage, Together},
 };
 
 /// How long a shutdown waits for what was claimed.
@@ -47,7 +46,7 @@ const CLOSING_LIMIT: Duration = Duration::from_secs(3);
 struct Service {
     idempotency: Idempotency,
     ledger: Ledger,
-    together: Option<(SqliteStore, SqliteLedger)>,
+    together: Option<Together>,
     provider: Provider,
 }
 
@@ -72,14 +71,11 @@ impl fmt::Display for RecordLine {
 
 /// Serves until `stop` ends, then finishes what was claimed.
 pub(crate) async fn serve(options: Serve, stop: impl Future<Output = ()>) -> Result<(), Failure> {
-    let (store_url, ledger_url) = (options.store.clone(), options.ledger.clone());
     let provider = match &options.provider {
         Some(url) => Provider::At(Box::new(Client::new(provider_url(url).map_err(Failure::Usage)?))),
         None => Provider::Here(Arc::new(Charges::default())),
     };
-    let opened = tokio::task::spawn_blocking(move || storage::open(&store_url, ledger_url.as_deref())).await;
-    let Storage { store, ledger, together } = opened.map_err(|error| error.to_string())??;
-    store.check().await.map_err(|error| format!("--store: {error}"))?;
+    let Storage { store, ledger, together } = storage::open(&options.store, options.ledger.as_deref()).await?;
     let mut builder = Idempotency::builder(store);
     if let Some(lease) = options.lease {
         builder = builder.lease(lease);

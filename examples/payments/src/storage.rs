@@ -5,65 +5,150 @@ use std::{
     sync::Arc,
 };
 
-use idem::{Store, sqlite::SqliteStore};
+use idem::{Store, postgres::PostgresStore, sqlite::SqliteStore};
+use tokio_postgres::{Config, config::SslMode};
 
 use crate::{
     Failure,
-    ledger::{Ledger, MemoryLedger, SqliteLedger},
+    client::chain,
+    ledger::{Ledger, MemoryLedger, PostgresLedger, SqliteLedger},
 };
 
 /// The store, the ledger, and whether they share a database.
 pub(crate) struct Storage {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) ledger: Ledger,
-    /// The store again, with the connection to its own database, where payments live in that: row and record are then
-    /// committed together.
-    pub(crate) together: Option<(SqliteStore, SqliteLedger)>,
+    pub(crate) together: Option<Together>,
 }
 
-/// Opens both. Blocks.
-pub(crate) fn open(store_url: &str, ledger_url: Option<&str>) -> Result<Storage, Failure> {
-    let ledger_file = match ledger_url {
-        None => None,
-        Some("memory:") => Some(None),
-        Some(url) => {
-            let usage = || Failure::Usage("--ledger: it is memory: or sqlite:PATH".into());
-            Some(Some(sqlite_path(url).ok_or_else(usage)?))
-        }
+/// The store again, with the connection to its own database, where payments live in that: row and record are then
+/// committed together.
+#[derive(Clone)]
+pub(crate) enum Together {
+    Sqlite(SqliteStore, SqliteLedger),
+    Postgres(PostgresStore, PostgresLedger),
+}
+
+/// Opens both, and checks that the store can keep its promise. Blocks where it opens a file.
+pub(crate) async fn open(store_url: &str, ledger_url: Option<&str>) -> Result<Storage, Failure> {
+    let (option, ledger_url) = match ledger_url {
+        Some(url) => ("--ledger", url),
+        None if is_sql(store_url) => ("--store", store_url),
+        None => ("--store", "memory:"),
     };
-    let Some(store_path) = sqlite_path(store_url) else {
-        let store = idem::open(store_url).map_err(|error| Failure::Usage(format!("--store: {error}")))?;
-        let ledger = match ledger_file.flatten() {
-            Some(path) => Ledger::Sqlite(open_ledger(&path)?),
-            None => Ledger::Memory(Arc::new(MemoryLedger::default())),
+    let place = Place::of(ledger_url).map_err(|problem| Failure::Usage(format!("{option}: {problem}")))?;
+    let known = KnownStore::open(store_url)?;
+    let store = known.shared();
+    store.check().await.map_err(|error| format!("--store: {error}"))?;
+    let ledger = place.open().await?;
+    let together = match (known, &ledger) {
+        _ if !place.is_the_database_of(store_url) => None,
+        (KnownStore::Sqlite(store), Ledger::Sqlite(ledger)) => Some(Together::Sqlite(store, ledger.clone())),
+        (KnownStore::Postgres(store), Ledger::Postgres(ledger)) => Some(Together::Postgres(store, ledger.clone())),
+        _ => None,
+    };
+    Ok(Storage { store, ledger, together })
+}
+
+/// A store, as the type that it is where a caller's transaction can complete its records.
+enum KnownStore {
+    Sqlite(SqliteStore),
+    Postgres(PostgresStore),
+    Other(Arc<dyn Store>),
+}
+
+impl KnownStore {
+    fn open(url: &str) -> Result<Self, Failure> {
+        if let Some(path) = sqlite_path(url) {
+            let failed = |error| format!("--store: can't open sqlite:{}: {error}", path.display());
+            return Ok(Self::Sqlite(SqliteStore::open(&path).map_err(failed)?));
+        }
+        if is_postgres(url) {
+            // It connects when it is checked.
+            let store = PostgresStore::builder(url).build();
+            return store.map(Self::Postgres).map_err(|error| Failure::Usage(format!("--store: {error}")));
+        }
+        idem::open(url).map(Self::Other).map_err(|error| Failure::Usage(format!("--store: {error}")))
+    }
+
+    fn shared(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Sqlite(store) => Arc::new(store.clone()),
+            Self::Postgres(store) => Arc::new(store.clone()),
+            Self::Other(store) => Arc::clone(store),
+        }
+    }
+}
+
+/// Where a ledger, or what the demo begins with, can be.
+pub(crate) enum Place {
+    Memory,
+    Sqlite(PathBuf),
+    Postgres(Box<Config>),
+}
+
+impl Place {
+    /// What a URL names, or what is wrong with it. No more of it is shown than the names of parameters.
+    pub(crate) fn of(url: &str) -> Result<Self, String> {
+        if url == "memory:" {
+            return Ok(Self::Memory);
+        }
+        if let Some(path) = sqlite_path(url) {
+            return Ok(Self::Sqlite(path));
+        }
+        if !is_postgres(url) {
+            return Err("it is memory: or sqlite:PATH or postgres://USER:PASSWORD@HOST:PORT/DATABASE".into());
+        }
+        match url.parse::<Config>() {
+            Ok(config) if config.get_ssl_mode() != SslMode::Require => Ok(Self::Postgres(Box::new(config))),
+            // What the driver does not know.
+            Err(error) if !url.contains("sslmode=verify-") => {
+                Err(format!("the PostgreSQL URL can't be read: {}", chain(&error)))
+            }
+            _ => Err(
+                "the ledger of this example connects without TLS: write sslmode=prefer or disable, or keep payments \
+                      elsewhere with --ledger"
+                    .into(),
+            ),
+        }
+    }
+
+    async fn open(&self) -> Result<Ledger, String> {
+        let opened = match self {
+            Self::Memory => Ok(Ledger::Memory(Arc::new(MemoryLedger::default()))),
+            Self::Sqlite(path) => SqliteLedger::open(path).map(Ledger::Sqlite),
+            Self::Postgres(config) => PostgresLedger::open(config).await.map(Ledger::Postgres),
         };
-        return Ok(Storage { store, ledger, together: None });
-    };
-    let opened = SqliteStore::open(&store_path);
-    let store = opened.map_err(|error| format!("--store: can't open sqlite:{}: {error}", store_path.display()))?;
-    let ledger_path = match ledger_file {
-        Some(None) => {
-            let ledger = Ledger::Memory(Arc::new(MemoryLedger::default()));
-            return Ok(Storage { store: Arc::new(store), ledger, together: None });
+        opened.map_err(|error| error.to_string())
+    }
+
+    /// Whether a store's URL leads to this database too.
+    fn is_the_database_of(&self, store_url: &str) -> bool {
+        match (self, Self::of(store_url)) {
+            (Self::Sqlite(one), Ok(Self::Sqlite(other))) => is_same_file(one, &other),
+            (Self::Postgres(one), Ok(Self::Postgres(other))) => {
+                let database =
+                    |of: &Config| (of.get_dbname().or(of.get_user()).map(str::to_owned), of.get_ports().to_vec());
+                one.get_hosts() == other.get_hosts() && database(one) == database(&other)
+            }
+            _ => false,
         }
-        Some(Some(path)) => path,
-        None => store_path.clone(),
-    };
-    let ledger = open_ledger(&ledger_path)?;
-    let is_same = is_same_file(&store_path, &ledger_path);
-    let together = is_same.then(|| (store.clone(), ledger.clone()));
-    Ok(Storage { store: Arc::new(store), ledger: Ledger::Sqlite(ledger), together })
+    }
+}
+
+fn is_sql(url: &str) -> bool {
+    sqlite_path(url).is_some() || is_postgres(url)
+}
+
+fn is_postgres(url: &str) -> bool {
+    url.starts_with("postgres://") || url.starts_with("postgresql://")
 }
 
 /// The file that a `sqlite:` URL names, if it is one and names one: the rules of [`idem::open`].
-pub(crate) fn sqlite_path(url: &str) -> Option<PathBuf> {
+fn sqlite_path(url: &str) -> Option<PathBuf> {
     let path = url.strip_prefix("sqlite:")?;
     let path = path.strip_prefix("//").unwrap_or(path);
     (!path.is_empty() && path != ":memory:").then(|| path.into())
-}
-
-fn open_ledger(path: &Path) -> Result<SqliteLedger, String> {
-    SqliteLedger::open(path).map_err(|error| error.to_string())
 }
 
 /// Whether two paths of files that exist lead to one file.
@@ -73,47 +158,86 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
         _ => false,
     }
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn row_and_record_are_committed_together_where_they_share_a_file() {
+    #[tokio::test]
+    async fn row_and_record_are_committed_together_where_they_share_a_database() {
         let folder = tempfile::tempdir().unwrap();
         let store = format!("sqlite:{}", folder.path().join("a.db").display());
         let same = format!("sqlite://{}", folder.path().join("./a.db").display());
         let other = format!("sqlite:{}", folder.path().join("b.db").display());
+        let server = test_servers::postgres();
+        let (database, another) = (server.create_database(&[]), server.create_database(&[]));
+        let respelled = format!("{}?application_name=ledger", database.replace("postgres://", "postgresql://"));
         for (store, ledger, together) in [
             (&*store, None, true),
             (&store, Some(&*same), true),
             (&store, Some(&other), false),
             (&store, Some("memory:"), false),
+            (&store, Some(&database), false),
             ("memory:", None, false),
             ("memory:", Some(&other), false),
+            ("memory:", Some(&database), false),
+            (&database, None, true),
+            (&database, Some(&respelled), true),
+            (&database, Some(&another), false),
+            (&database, Some(&other), false),
+            (&database, Some("memory:"), false),
         ] {
-            let storage = open(store, ledger).ok().unwrap();
+            let storage = open(store, ledger).await.ok().unwrap();
             assert_eq!(storage.together.is_some(), together, "{store} {ledger:?}");
-            let is_memory = ledger.unwrap_or(store) == "memory:";
-            assert_eq!(matches!(storage.ledger, Ledger::Memory(_)), is_memory, "{store} {ledger:?}");
+            let expected = ledger.unwrap_or(store).split(':').next().unwrap();
+            let opened = match storage.ledger {
+                Ledger::Memory(_) => "memory",
+                Ledger::Sqlite(_) => "sqlite",
+                Ledger::Postgres(_) => "postgres",
+            };
+            assert!(expected.starts_with(opened), "{store} {ledger:?}");
         }
     }
 
-    #[test]
-    fn a_url_that_names_no_store_is_refused_with_its_option() {
+    #[tokio::test]
+    async fn a_url_that_names_no_store_is_refused_with_its_option() {
         for (store, ledger, part) in [
             ("mysql://u:secret@h", None, "--store: there is no store for mysql: URLs"),
             ("sqlite:", None, "--store: the sqlite: URL is malformed"),
-            ("memory:", Some("mysql://u:secret@h"), "--ledger: it is memory: or sqlite:PATH"),
+            ("postgres://u:secret@h:port/d", None, "--store: the PostgreSQL URL can't be read"),
+            ("postgres://u:secret@h/d?sslmode=sometimes", Some("memory:"), "--store: the PostgreSQL URL can't be read"),
+            ("memory:", Some("mysql://u:secret@h"), "--ledger: it is memory: or sqlite:PATH or postgres://"),
+            ("memory:", Some("postgres://u:secret@h:port/d"), "--ledger: the PostgreSQL URL can't be read"),
+            (
+                "postgres://u:secret@h/d?sslmode=verify-full",
+                None,
+                "--store: the ledger of this example connects without",
+            ),
+            (
+                "memory:",
+                Some("postgres://u:secret@h/d?sslmode=require"),
+                "--ledger: the ledger of this example connects",
+            ),
         ] {
-            let Some(Failure::Usage(problem)) = open(store, ledger).err() else {
+            let Some(Failure::Usage(problem)) = open(store, ledger).await.err() else {
                 panic!("{store} {ledger:?} is no mistake in the command line");
             };
             assert!(problem.contains(part) && !problem.contains("secret"), "{problem}");
         }
-        let Some(Failure::Run(problem)) = open("sqlite:missing/a.db", None).err() else {
-            panic!("a file in a folder that is not there was opened");
-        };
-        assert!(problem.contains("missing/a.db"), "{problem}");
+    }
+
+    #[tokio::test]
+    async fn a_database_that_can_not_be_opened_is_an_error_that_says_which() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let nobody = format!("postgres://u:secret@{free}/d");
+        for (store, ledger, part) in [
+            ("sqlite:missing/a.db", None, "missing/a.db"),
+            (&*nobody, None, "--store: "),
+            ("memory:", Some(&*nobody), "the ledger: "),
+        ] {
+            let Some(Failure::Run(problem)) = open(store, ledger).await.err() else {
+                panic!("{store} {ledger:?} was opened, or is taken for a mistake in the command line");
+            };
+            assert!(problem.contains(part) && !problem.contains("secret"), "{problem}");
+        }
     }
 }

@@ -16,8 +16,17 @@ pub(super) struct Faults {
     pub(super) delay: Duration,
     /// `X-Fail: 503`: 503 after the charge and before the row.
     pub(super) fail: bool,
-    /// `X-Crash: after-charge`: the process aborts there.
-    pub(super) crash: bool,
+    /// `X-Crash: POINT`: the process aborts there.
+    pub(super) crash: Option<Point>,
+}
+
+/// Where a payment can be cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Point {
+    /// `after-charge`: the provider has charged, and nothing is written.
+    AfterCharge,
+    /// `after-row`: the row is written, and the record is not. Where they share a transaction, it is not committed.
+    AfterRow,
 }
 
 impl Faults {
@@ -37,12 +46,20 @@ impl Faults {
             faults.fail = true;
         }
         if let Some(crash) = value("x-crash") {
-            if crash != "after-charge" {
-                return Err("X-Crash must be after-charge".into());
-            }
-            faults.crash = true;
+            faults.crash = match crash {
+                "after-charge" => Some(Point::AfterCharge),
+                "after-row" => Some(Point::AfterRow),
+                _ => return Err("X-Crash must be after-charge or after-row".into()),
+            };
         }
         Ok(faults)
+    }
+
+    /// Ends the process if that was asked for at this point.
+    pub(super) fn reached(&self, point: Point) {
+        if self.crash == Some(point) {
+            std::process::abort();
+        }
     }
 }
 
@@ -60,7 +77,9 @@ mod tests {
         let delay = Duration::from_millis(1_500);
         assert_eq!(parsed("x-delay-ms", "1500"), Ok(Faults { delay, ..Faults::default() }));
         assert_eq!(parsed("x-fail", "503"), Ok(Faults { fail: true, ..Faults::default() }));
-        assert_eq!(parsed("x-crash", "after-charge"), Ok(Faults { crash: true, ..Faults::default() }));
+        let crash = |point| Ok(Faults { crash: Some(point), ..Faults::default() });
+        assert_eq!(parsed("x-crash", "after-charge"), crash(Point::AfterCharge));
+        assert_eq!(parsed("x-crash", "after-row"), crash(Point::AfterRow));
     }
 
     #[test]

@@ -11,16 +11,20 @@ use axum::{
 };
 use idem::{
     Attempt, CommitError,
-    sqlite::SqliteStore,
     tower::{CommitProblem, CurrentAttempt, respond},
 };
 
-use super::{Service, faults::Faults, unavailable};
+use super::{
+    Service,
+    faults::{Faults, Point},
+    unavailable,
+};
 use crate::{
-    ledger::{LedgerError, NewPayment, Reservation, SqliteLedger, insert_payment},
-    model::{PaymentRequest, Tenant},
+    ledger::{LedgerError, NewPayment, Reservation, postgres, sqlite},
+    model::{Payment, PaymentRequest, Tenant},
     problem::problem,
     provider::{NotCharged, Order},
+    storage::Together,
 };
 
 /// The handler. It runs once per key, unless an earlier attempt failed or fell silent.
@@ -60,9 +64,7 @@ pub(super) async fn pay(
         }
         Err(NotCharged::Failed(error)) => return unavailable(&error),
     };
-    if faults.crash {
-        std::process::abort();
-    }
+    faults.reached(Point::AfterCharge);
     if faults.fail {
         let detail = "X-Fail asked for a failure after the charge and before the row";
         return problem(StatusCode::SERVICE_UNAVAILABLE, "failed-on-request", "Failed on request", detail);
@@ -76,13 +78,16 @@ pub(super) async fn pay(
         currency: request.currency,
     };
     match &service.together {
-        Some((store, ledger)) => match commit_together(store, ledger, payment, attempt).await {
+        Some(together) => match commit_together(together, payment, attempt, faults).await {
             Ok(recorded) => respond(&recorded).into_response(),
             Err(error) => error.into_response(),
         },
         // The row first: if the record is not written any more, the next attempt finds the row under its key.
         None => match service.ledger.insert(payment).await {
-            Ok(payment) => (StatusCode::CREATED, Json(payment)).into_response(),
+            Ok(payment) => {
+                faults.reached(Point::AfterRow);
+                (StatusCode::CREATED, Json(payment)).into_response()
+            }
             Err(error) => unavailable(&error),
         },
     }
@@ -90,22 +95,37 @@ pub(super) async fn pay(
 
 /// Writes the row and completes the record in one transaction. Gives the response that the record holds.
 async fn commit_together(
-    store: &SqliteStore,
-    ledger: &SqliteLedger,
+    together: &Together,
     payment: NewPayment,
     attempt: Attempt,
+    faults: Faults,
 ) -> Result<idem::Response, NotCommitted> {
-    let store = store.clone();
-    let commit = move |connection: &mut rusqlite::Connection| {
-        let transaction = crate::ledger::begin(connection).map_err(LedgerError::from)?;
-        let payment = insert_payment(&transaction, &payment)?;
-        let body = serde_json::to_vec(&payment).map_err(LedgerError::unwritable)?;
-        let response = idem::Response::new(StatusCode::CREATED.as_u16())
-            .with_header(header::CONTENT_TYPE.as_str(), "application/json")
-            .with_body(body);
-        Ok(attempt.commit(store.in_transaction(transaction), response)?)
-    };
-    ledger.run(commit).await
+    match together {
+        Together::Postgres(store, ledger) => {
+            let mut connection = ledger.connection().await?;
+            let transaction = postgres::begin(&mut connection).await?;
+            let payment = postgres::insert_payment(&transaction, &payment).await?;
+            faults.reached(Point::AfterRow);
+            Ok(attempt.commit(store.in_transaction(transaction), created(&payment)?).await?)
+        }
+        Together::Sqlite(store, ledger) => {
+            let store = store.clone();
+            let commit = move |connection: &mut rusqlite::Connection| {
+                let transaction = sqlite::begin(connection).map_err(LedgerError::from)?;
+                let payment = sqlite::insert_payment(&transaction, &payment)?;
+                faults.reached(Point::AfterRow);
+                Ok(attempt.commit(store.in_transaction(transaction), created(&payment)?)?)
+            };
+            ledger.run(commit).await
+        }
+    }
+}
+
+fn created(payment: &Payment) -> Result<idem::Response, LedgerError> {
+    let body = serde_json::to_vec(payment).map_err(LedgerError::unwritable)?;
+    Ok(idem::Response::new(StatusCode::CREATED.as_u16())
+        .with_header(header::CONTENT_TYPE.as_str(), "application/json")
+        .with_body(body))
 }
 
 /// Why row and record were not written.
@@ -140,25 +160,27 @@ mod tests {
     use idem::{Key, Scope};
 
     use super::*;
-    use crate::ledger::Ledger;
+    use crate::storage;
 
     /// The second layer would find the row by its downstream key; the first must not have written it.
     #[tokio::test]
     async fn a_payment_whose_attempt_does_not_own_its_key_leaves_no_row() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("payments.db");
-        let store = SqliteStore::open(&file).unwrap();
-        let ledger = SqliteLedger::open(&file).unwrap();
-        let payment = NewPayment {
-            tenant: Tenant::of_api_key(b"tenant-7").unwrap(),
-            downstream_key: "idem-1".into(),
-            charge_id: "ch_1".into(),
-            amount_minor: 250_000,
-            currency: "VND".into(),
-        };
-        let stranger = Attempt::for_test(Scope::new("7").unwrap(), Key::new("k-1").unwrap());
-        let committed = commit_together(&store, &ledger, payment, stranger).await;
-        assert!(matches!(committed, Err(NotCommitted::Record(CommitError::Superseded))));
-        assert_eq!(Ledger::Sqlite(ledger).count().await.unwrap(), 0);
+        let file = format!("sqlite:{}", folder.path().join("payments.db").display());
+        for url in [file, test_servers::postgres().create_database(&[])] {
+            let storage = storage::open(&url, None).await.ok().unwrap();
+            let payment = NewPayment {
+                tenant: Tenant::of_api_key(b"tenant-7").unwrap(),
+                downstream_key: "idem-1".into(),
+                charge_id: "ch_1".into(),
+                amount_minor: 250_000,
+                currency: "VND".into(),
+            };
+            let stranger = Attempt::for_test(Scope::new("7").unwrap(), Key::new("k-1").unwrap());
+            let together = storage.together.unwrap();
+            let committed = commit_together(&together, payment, stranger, Faults::default()).await;
+            assert!(matches!(committed, Err(NotCommitted::Record(CommitError::Superseded))), "{url}");
+            assert_eq!(storage.ledger.count().await.unwrap(), 0, "{url}");
+        }
     }
 }
