@@ -1,0 +1,191 @@
+//! How a store is set up.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use fred::types::{
+    Builder as FredBuilder,
+    config::{Config, ConnectionConfig, ReconnectPolicy, UnresponsiveConfig},
+};
+use idem_core::{ManualClock, StoreError};
+
+use crate::{
+    RedisStore, clock::Clock, link::Link, listen::Listener, names::Names, replicas::Replicas, store::Parts,
+    wait::Waiters,
+};
+
+/// How long an operation may take if nothing else is said.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The longest time limit; a longer one means this. No command may outlive a record, and the client's queue is bounded
+/// by it.
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How many connections wait for replicas.
+const WAITING_FOR_REPLICAS: usize = 16;
+
+/// How a [`RedisStore`] is set up. Made by [`RedisStore::builder`].
+#[derive(Clone)]
+#[must_use = "it sets nothing up before `build` or `connect`"]
+pub struct Builder {
+    url: String,
+    prefix: String,
+    clock: Option<ManualClock>,
+    timeout: Duration,
+    min_replicas: Option<NonZeroU32>,
+    accepts_eviction: bool,
+}
+
+impl Builder {
+    pub(crate) fn new(url: &str) -> Self {
+        Self {
+            url: url.into(),
+            prefix: "idem".into(),
+            clock: None,
+            timeout: DEFAULT_TIMEOUT,
+            min_replicas: None,
+            accepts_eviction: false,
+        }
+    }
+
+    /// What the server's keys of this store begin with: `idem` if nothing else is said. 1 to 64 letters, digits, `_`,
+    /// `-`, `.` and `:`. Two prefixes are two stores.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long an operation may take before it is an error of kind unavailable: more than zero, and at most a minute (a
+    /// longer time means a minute). 2 seconds if nothing else is said.
+    ///
+    /// A command that took too long may still be applied later, within about as much time again.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.min(MAX_TIMEOUT);
+        self
+    }
+
+    /// A claim counts only once this many replicas have it (`WAIT`); one that fewer acknowledged within half the time
+    /// limit is answered unavailable, and can be repeated with its token.
+    ///
+    /// It narrows what a failover can lose, and does not rule it out: the replica that is promoted may be another one.
+    pub fn min_replicas(mut self, at_least: NonZeroU32) -> Self {
+        self.min_replicas = Some(at_least);
+        self
+    }
+
+    /// Accepts a server that removes keys of its own accord when its memory is full (a `maxmemory-policy` other than
+    /// `noeviction`). A record that it removes is a key that can be claimed again: an operation may then run twice.
+    pub fn accept_eviction(mut self) -> Self {
+        self.accepts_eviction = true;
+        self
+    }
+
+    /// Judges leases and retentions by a clock that tests move, instead of the server's. Every handle on one prefix must
+    /// follow the same one. Records then stay in the server for a day, expired or not.
+    pub fn clock(mut self, clock: ManualClock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Sets the store up. Nothing is connected before its first operation, so that a service can start while its server
+    /// does not run.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], of all that can be found out without the server.
+    pub fn build(self) -> Result<RedisStore, OpenError> {
+        if self.timeout.is_zero() {
+            return Err(OpenError::NoTime);
+        }
+        let names = Names::new(&self.prefix)?;
+        let mut config = Config::from_url(&self.url).map_err(|_| OpenError::Url)?;
+        // The first connection is tried again like any other.
+        config.fail_fast = false;
+        let mut builder = FredBuilder::from_config(config);
+        // Without a policy it would stay dead after the first cut. Zero is no limit.
+        builder.set_policy(ReconnectPolicy::new_exponential(0, 20, 1_000, 2));
+        let timeout = self.timeout;
+        builder.with_connection_config(|connection: &mut ConnectionConfig| {
+            connection.connection_timeout = timeout;
+            connection.internal_command_timeout = timeout;
+            connection.reconnect_on_auth_error = true;
+            // Every command bears being sent again.
+            connection.max_command_attempts = 3;
+            connection.unresponsive = UnresponsiveConfig {
+                max_timeout: Some(timeout),
+                interval: (timeout / 4).max(Duration::from_millis(10)),
+            };
+        });
+        builder.with_performance_config(|performance| performance.default_command_timeout = timeout);
+        let failed = |error: fred::error::Error| OpenError::Client { problem: error.to_string() };
+        let client = builder.build().map_err(failed)?;
+        let listening = builder.build_subscriber_client().map_err(failed)?;
+        let replicas = match self.min_replicas {
+            None => None,
+            Some(at_least) => {
+                let clients = (0..WAITING_FOR_REPLICAS).map(|_| builder.build()).collect::<Result<_, _>>();
+                Some(Replicas::new(at_least.get(), timeout, clients.map_err(failed)?))
+            }
+        };
+        let waiters = Waiters::new();
+        Ok(RedisStore::of(Parts {
+            link: Link::new(client, timeout, replicas),
+            listener: Listener::new(listening, names.channel(), std::sync::Arc::clone(&waiters), timeout),
+            waiters,
+            names,
+            clock: self.clock.map_or_else(Clock::server, Clock::Manual),
+            accepts_eviction: self.accepts_eviction,
+        }))
+    }
+
+    /// Sets the store up, connects, and [checks](idem_core::Store::check) that it can keep its promise.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Builder::build`] and of the check.
+    pub async fn connect(self) -> Result<RedisStore, OpenError> {
+        let store = self.build()?;
+        idem_core::Store::check(&store).await?;
+        Ok(store)
+    }
+}
+
+impl std::fmt::Debug for Builder {
+    /// Without the URL, which may have a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("prefix", &self.prefix)
+            .field("timeout", &self.timeout)
+            .field("min_replicas", &self.min_replicas)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a store could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The URL can't be read. It is not shown, since it may have a password.
+    #[error(
+        "the Redis URL can't be read; write redis://USER:PASSWORD@HOST:PORT/DATABASE, rediss:// for TLS, \
+         redis-cluster://HOST:PORT?node=HOST:PORT or redis-sentinel://HOST:PORT?sentinelServiceName=NAME"
+    )]
+    Url,
+    /// The prefix is none.
+    #[error("the prefix {prefix:?} is not 1 to 64 letters, digits, '_', '-', '.' and ':'")]
+    Prefix {
+        /// The prefix.
+        prefix: String,
+    },
+    /// The time limit is zero.
+    #[error("the time limit is zero, in which nothing can be done; set Builder::timeout to more")]
+    NoTime,
+    /// The client can't be set up.
+    #[error("the client can't be set up: {problem}")]
+    Client {
+        /// What is wrong.
+        problem: String,
+    },
+    /// The server can't be reached, or the store can't keep its promise there.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

@@ -1,0 +1,480 @@
+//! The store itself.
+
+use std::{fmt, num::NonZeroUsize, sync::Arc, time::Duration};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use fred::types::Value;
+use idem_core::{
+    AttemptId, Checkpoint, Checkpointed, Claim, ClaimRow, Fenced, Key, Lapsed, Owner, Record, Resolve, Response,
+    Retention, Scope, Snapshot, State, Store, StoreError, StoreErrorKind, Timestamp, TokenReused, async_trait,
+    machine::{self, Decision, Verdict},
+};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    Builder, OpenError, check,
+    clock::Clock,
+    error::{BACKEND, store_error, undecodable},
+    link::{Call, Link, Reply},
+    listen::Listener,
+    names::Names,
+    records::{self, Stored, clamped, time_to_live},
+    scripts::Scripts,
+    wait::{self, Waiters},
+};
+
+/// For how long a value stays where a test moves the clock, in milliseconds: what the scripts call LONG.
+const LONG: i64 = 86_400_000;
+
+/// Keeps records as values of a Redis or Valkey server, or of a cluster.
+///
+/// A handle: clones share its connections. Any number of handles on one prefix, in any number of processes, are safe
+/// together; a clone is cheaper.
+///
+/// Its operations need a Tokio runtime with I/O and time enabled, and panic outside one. Its connections belong to the
+/// runtime of its first operation.
+#[derive(Clone)]
+pub struct RedisStore {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) link: Link,
+    pub(crate) scripts: Scripts,
+    pub(crate) names: Names,
+    pub(crate) clock: Clock,
+    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) accepts_eviction: bool,
+    pub(crate) listener: Listener,
+}
+
+/// What a store is set up with.
+pub(crate) struct Parts {
+    pub(crate) link: Link,
+    pub(crate) listener: Listener,
+    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) names: Names,
+    pub(crate) clock: Clock,
+    pub(crate) accepts_eviction: bool,
+}
+
+impl RedisStore {
+    /// Connects to the server that a URL names, and checks that the store can keep its promise there.
+    ///
+    /// `redis://USER:PASSWORD@HOST:PORT/DATABASE`, `rediss://` for TLS (rustls, with the authorities that the system
+    /// trusts), `redis-cluster://HOST:PORT?node=HOST:PORT&…` and
+    /// `redis-sentinel://HOST:PORT?sentinelServiceName=NAME&node=HOST:PORT&…`, each also with `rediss`.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] says what is wrong with the URL or the server.
+    pub async fn connect(url: &str) -> Result<Self, OpenError> {
+        Self::builder(url).connect().await
+    }
+
+    /// Sets a store up in another way than [`RedisStore::connect`].
+    pub fn builder(url: &str) -> Builder {
+        Builder::new(url)
+    }
+
+    pub(crate) fn of(parts: Parts) -> Self {
+        let Parts { link, listener, waiters, names, clock, accepts_eviction } = parts;
+        let scripts = Scripts::new();
+        Self { inner: Arc::new(Inner { link, scripts, names, clock, waiters, accepts_eviction, listener }) }
+    }
+
+    pub(crate) fn call(&self, scope: &Scope, key: &Key) -> Call {
+        Call { key: self.inner.names.record(scope, key), now: self.inner.clock.set_to(), ends: None }
+    }
+
+    /// The call of a script that ends an attempt if it writes.
+    pub(crate) fn ending(&self, scope: &Scope, key: &Key) -> Call {
+        let word = format!("{:016x}", wait::bell(scope, key));
+        Call { ends: Some((self.inner.names.channel(), word)), ..self.call(scope, key) }
+    }
+
+    /// A record as the value to write at `now`, and for how long it stays there.
+    fn value_of(&self, record: &Record, now: Timestamp) -> (Bytes, i64) {
+        let ttl = match self.inner.clock.set_to() {
+            None => time_to_live(record, now),
+            Some(_) => LONG,
+        };
+        (records::encode(record, now, ttl), ttl)
+    }
+
+    fn stored(&self, value: &Bytes, operation: &'static str) -> Result<Stored, StoreError> {
+        records::decode(value.clone()).map_err(|error| undecodable(operation, error))
+    }
+
+    /// What is there, and now.
+    pub(crate) async fn look(
+        &self,
+        operation: &'static str,
+        scope: &Scope,
+        key: &Key,
+    ) -> Result<Option<Seen>, StoreError> {
+        let Inner { link, scripts, .. } = &*self.inner;
+        match link.script(operation, &scripts.look, &self.call(scope, key), Vec::new()).await? {
+            Reply::Found { value, now } => {
+                let stored = self.stored(&value, operation)?;
+                Ok(Some(Seen { value, stored, now }))
+            }
+            Reply::Absent | Reply::Written => Ok(None),
+        }
+    }
+
+    /// Writes what the machine decided on over the value that it judged, from `not_before` on.
+    async fn swap(
+        &self,
+        operation: &'static str,
+        call: &Call,
+        judged: (&Bytes, &Stored),
+        next: (&Record, Timestamp),
+        not_before: Timestamp,
+    ) -> Result<Reply, StoreError> {
+        let Inner { link, scripts, .. } = &*self.inner;
+        let (value, stored) = judged;
+        let (record, now) = next;
+        // Where it does not expire later than before, its time to live goes on, and with it the clock that it is judged by.
+        let (next, ttl) = match record.expiry == stored.record.expiry {
+            true => (records::encode(record, stored.base, stored.ttl), String::new()),
+            false => {
+                let (next, ttl) = self.value_of(record, now);
+                (next, ttl.to_string())
+            }
+        };
+        let arguments: Vec<Value> =
+            vec![value.clone().into(), clamped(not_before).to_string().into(), next.into(), ttl.into()];
+        match operation {
+            "claim" => link.claiming_script(operation, &scripts.swap, call, arguments).await,
+            _ => link.script(operation, &scripts.swap, call, arguments).await,
+        }
+    }
+
+    /// Has the machine decide from what is there, and writes what that comes to, as often as others come in between.
+    async fn decide<A>(
+        &self,
+        operation: &'static str,
+        call: &Call,
+        (scope, key): (&Scope, &Key),
+        decide: impl Fn(Option<&Record>, Timestamp) -> Decision<A>,
+    ) -> Result<(A, Option<Record>), StoreError> {
+        let mut pauses = Pauses::until(Instant::now() + self.inner.link.timeout);
+        loop {
+            let Some(seen) = self.look(operation, scope, key).await? else {
+                return Ok((decide(None, self.inner.clock.shows()).answer, None));
+            };
+            let Decision { answer, write } = decide(Some(&seen.stored.record), seen.now);
+            let Some(next) = write else { return Ok((answer, None)) };
+            let judged = (&seen.value, &seen.stored);
+            if let Reply::Written = self.swap(operation, call, judged, (&next, seen.now), Timestamp::MIN).await? {
+                self.inner.waiters.wake(wait::bell(scope, key));
+                return Ok((answer, Some(next)));
+            }
+            if !pauses.pause().await {
+                return Err(changing(operation));
+            }
+        }
+    }
+
+    /// Runs a script of the owner's; where it wrote nothing, the machine says why, from what it found.
+    async fn write<A>(
+        &self,
+        operation: &'static str,
+        call: &Call,
+        script: &fred::types::scripts::Script,
+        arguments: Vec<Value>,
+        (decide, written): (impl Fn(Option<&Record>, Timestamp) -> Decision<Fenced<A>>, A),
+    ) -> Result<Fenced<A>, StoreError> {
+        match self.inner.link.script(operation, script, call, arguments).await? {
+            Reply::Written => Ok(Fenced::Written(written)),
+            Reply::Absent => Ok(Fenced::Superseded),
+            Reply::Found { value, now } => {
+                let stored = self.stored(&value, operation)?;
+                let Decision { answer, write } = decide(Some(&stored.record), now);
+                match write {
+                    None => Ok(answer),
+                    Some(_) => {
+                        let message = "a script refused what the machine allows; this is a bug in idem";
+                        Err(store_error(StoreErrorKind::Contract, operation, message))
+                    }
+                }
+            }
+        }
+    }
+
+    async fn ask(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
+        const OPERATION: &str = "claim";
+        let (scope, key) = (claim.scope(), claim.key());
+        let mut pauses = Pauses::until(Instant::now() + self.inner.link.timeout);
+        loop {
+            let now = self.inner.clock.shows();
+            let first = decided(machine::claim(None, claim, now))?;
+            let Some(first) = first.write else { return Err(changing(OPERATION)) };
+            let (value, ttl) = self.value_of(&first, now);
+            let name = self.inner.names.record(scope, key);
+            let Some(value) = self.inner.link.set_if_absent(OPERATION, &name, value, ttl).await? else {
+                return Ok(ClaimRow::Written(first));
+            };
+            let stored = self.stored(&value, OPERATION)?;
+            let row = match self.inner.clock.set_to() {
+                // All that there is to know is known.
+                Some(now) => self.judge(claim, value, stored, now).await?,
+                None => self.judge_unasked(claim, value, stored).await?,
+            };
+            if let Some(row) = row {
+                return Ok(row);
+            }
+            if !pauses.pause().await {
+                return Err(changing(OPERATION));
+            }
+        }
+    }
+
+    /// Judges a value by a clock that is known. None if it changed meanwhile.
+    async fn judge(
+        &self,
+        claim: &Claim,
+        value: Bytes,
+        stored: Stored,
+        now: Timestamp,
+    ) -> Result<Option<ClaimRow>, StoreError> {
+        let decision = decided(machine::claim(Some(&stored.record), claim, now))?;
+        let Some(next) = decision.write else {
+            return Ok(Some(ClaimRow::Found { record: stored.record, now: Some(now) }));
+        };
+        let call = self.ending(claim.scope(), claim.key());
+        let written = self.swap("claim", &call, (&value, &stored), (&next, now), Timestamp::MIN).await?;
+        Ok(matches!(written, Reply::Written).then(|| ClaimRow::Written(next)))
+    }
+
+    /// Judges a value that came without the server's clock. What is there is live.
+    ///
+    /// Most answers need no clock. A record in progress under another token does: the machine is asked what it would
+    /// decide once the lease is over, and that is written if it is.
+    async fn judge_unasked(&self, claim: &Claim, value: Bytes, stored: Stored) -> Result<Option<ClaimRow>, StoreError> {
+        let record = &stored.record;
+        let before = Timestamp::from_millis(record.lease_end.as_millis().saturating_sub(1));
+        let verdict = decided(machine::claim(Some(record), claim, before))?;
+        let needs_clock = match verdict.answer {
+            Verdict::Conflict { .. } => true,
+            // The lease goes on from now, which must not be guessed.
+            Verdict::Claimed => record.token == claim.token(),
+            _ => false,
+        };
+        if !needs_clock && verdict.write.is_none() {
+            return Ok(Some(ClaimRow::Found { record: stored.record, now: None }));
+        }
+        // What it becomes begins a time to live of its own, so it is enough to be about right with this.
+        let now = self.inner.clock.shows().max(record.lease_end);
+        let lapsed = decided(machine::claim(Some(record), claim, now))?;
+        let (Some(next), false) = (lapsed.write, record.token == claim.token()) else {
+            let Some(seen) = self.look("claim", claim.scope(), claim.key()).await? else { return Ok(None) };
+            return self.judge(claim, seen.value, seen.stored, seen.now).await;
+        };
+        let not_before = match record.state {
+            State::InProgress => record.lease_end,
+            _ => Timestamp::MIN,
+        };
+        let call = self.ending(claim.scope(), claim.key());
+        match self.swap("claim", &call, (&value, &stored), (&next, now), not_before).await? {
+            Reply::Written => Ok(Some(ClaimRow::Written(next))),
+            Reply::Absent => Ok(None),
+            Reply::Found { value: found, now } if found == value => {
+                Ok(Some(ClaimRow::Found { record: stored.record, now: Some(now) }))
+            }
+            Reply::Found { value, now } => {
+                let stored = self.stored(&value, "claim")?;
+                // Maybe it is this claim's own doing, whose reply was lost.
+                self.judge(claim, value, stored, now).await
+            }
+        }
+    }
+
+    async fn snapshot(
+        &self,
+        operation: &'static str,
+        scope: &Scope,
+        key: &Key,
+    ) -> Result<Option<Snapshot>, StoreError> {
+        let seen = self.look(operation, scope, key).await?;
+        let live = seen.filter(|seen| seen.stored.record.is_live(seen.now));
+        Ok(live.map(|seen| Snapshot { record: seen.stored.record, now: seen.now }))
+    }
+}
+
+/// A value as it was found, and when.
+pub(crate) struct Seen {
+    pub(crate) value: Bytes,
+    pub(crate) stored: Stored,
+    pub(crate) now: Timestamp,
+}
+
+fn decided(decision: Result<Decision<Verdict>, TokenReused>) -> Result<Decision<Verdict>, StoreError> {
+    decision.map_err(|TokenReused| StoreError::token_reused(BACKEND))
+}
+
+/// What a script compares a value's owner with.
+fn owner_bytes(owner: &Owner) -> Bytes {
+    let attempt = owner.attempt();
+    let mut bytes = BytesMut::with_capacity(20);
+    bytes.put_u32(attempt.number);
+    bytes.put_slice(attempt.token.as_bytes());
+    bytes.freeze()
+}
+
+fn millis(duration: Duration) -> String {
+    clamped(Timestamp::from_millis(0).after(duration)).to_string()
+}
+
+fn changing(operation: &'static str) -> StoreError {
+    let message = "the record kept changing until the time limit";
+    store_error(StoreErrorKind::Unavailable, operation, message)
+}
+
+/// Pauses between tries: none, then longer and longer ones, up to 50 ms.
+struct Pauses {
+    end: Instant,
+    next: Duration,
+}
+
+impl Pauses {
+    fn until(end: Instant) -> Self {
+        Self { end, next: Duration::ZERO }
+    }
+
+    /// Waits a little. False if the time is over.
+    async fn pause(&mut self) -> bool {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        if !self.next.is_zero() {
+            sleep(self.next.min(left)).await;
+        }
+        self.next = (2 * self.next).clamp(Duration::from_millis(1), Duration::from_millis(50));
+        true
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("names", &self.inner.names).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn backend(&self) -> &'static str {
+        BACKEND
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
+        self.ask(claim).await
+    }
+
+    async fn complete(
+        &self,
+        owner: &Owner,
+        response: &Response,
+        retention: Retention,
+    ) -> Result<Fenced<Response>, StoreError> {
+        let call = self.ending(owner.scope(), owner.key());
+        let arguments =
+            vec![owner_bytes(owner).into(), millis(retention.standard()).into(), Bytes::from(response.encode()).into()];
+        let decide = |found: Option<&Record>, now| machine::complete(found, owner, response, retention, now);
+        let script = &self.inner.scripts.complete;
+        let answer = self.write("complete", &call, script, arguments, (decide, response.clone())).await?;
+        self.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
+        Ok(answer)
+    }
+
+    async fn release(&self, owner: &Owner) -> Result<Fenced<()>, StoreError> {
+        let call = self.ending(owner.scope(), owner.key());
+        let decide = |found: Option<&Record>, now| machine::release(found, owner, now);
+        Ok(self.decide("release", &call, (owner.scope(), owner.key()), decide).await?.0)
+    }
+
+    async fn forget(&self, owner: &Owner) -> Result<Fenced<()>, StoreError> {
+        let call = self.ending(owner.scope(), owner.key());
+        let decide = |found: Option<&Record>, now| machine::forget(found, owner, now);
+        Ok(self.decide("forget", &call, (owner.scope(), owner.key()), decide).await?.0)
+    }
+
+    async fn hold(&self, owner: &Owner, retention: Retention) -> Result<Fenced<()>, StoreError> {
+        let call = self.ending(owner.scope(), owner.key());
+        let decide = |found: Option<&Record>, now| machine::hold(found, owner, retention, now);
+        Ok(self.decide("hold", &call, (owner.scope(), owner.key()), decide).await?.0)
+    }
+
+    async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced<()>, StoreError> {
+        let call = self.call(owner.scope(), owner.key());
+        let arguments = vec![owner_bytes(owner).into(), millis(lease).into()];
+        let decide = |found: Option<&Record>, now| machine::renew(found, owner, lease, now);
+        self.write("renew", &call, &self.inner.scripts.renew, arguments, (decide, ())).await
+    }
+
+    async fn checkpoint(&self, owner: &Owner, checkpoint: &Checkpoint) -> Result<Fenced<Checkpointed>, StoreError> {
+        let call = self.call(owner.scope(), owner.key());
+        let decide = |found: Option<&Record>, now| machine::checkpoint(found, owner, checkpoint, now);
+        Ok(self.decide("checkpoint", &call, (owner.scope(), owner.key()), decide).await?.0)
+    }
+
+    async fn resolve(&self, resolve: &Resolve) -> Result<Fenced<Record>, StoreError> {
+        let call = self.ending(resolve.scope(), resolve.key());
+        let decide = |found: Option<&Record>, now| machine::resolve(found, resolve, now);
+        let (answer, written) = self.decide("resolve", &call, (resolve.scope(), resolve.key()), decide).await?;
+        Ok(match (answer, written) {
+            (Fenced::Written(()), Some(record)) => Fenced::Written(record),
+            _ => Fenced::Superseded,
+        })
+    }
+
+    async fn read(&self, scope: &Scope, key: &Key) -> Result<Option<Snapshot>, StoreError> {
+        self.snapshot("read", scope, key).await
+    }
+
+    async fn wait(
+        &self,
+        scope: &Scope,
+        key: &Key,
+        seen: AttemptId,
+        at_most: Duration,
+    ) -> Result<Option<Snapshot>, StoreError> {
+        let help = Waiting { store: self, scope, key };
+        self.inner.waiters.wait(wait::bell(scope, key), seen, at_most, &help).await
+    }
+
+    async fn sweep(&self, limit: NonZeroUsize) -> Result<usize, StoreError> {
+        self.remove_expired(limit.get()).await
+    }
+
+    async fn lapsed(&self, after: Option<(&Scope, &Key)>, limit: NonZeroUsize) -> Result<Vec<Lapsed>, StoreError> {
+        self.list_lapsed(after, limit.get()).await
+    }
+
+    async fn purge(&self, scope: &Scope, limit: NonZeroUsize) -> Result<usize, StoreError> {
+        self.remove_scope(scope, limit.get()).await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        check::run(&self.inner).await
+    }
+}
+
+/// What a wait needs of the store.
+struct Waiting<'a> {
+    store: &'a RedisStore,
+    scope: &'a Scope,
+    key: &'a Key,
+}
+
+impl wait::Help for Waiting<'_> {
+    async fn read(&self) -> Result<Option<Snapshot>, StoreError> {
+        self.store.snapshot("wait", self.scope, self.key).await
+    }
+
+    async fn listen(&self) -> bool {
+        self.store.inner.listener.hears().await
+    }
+}
