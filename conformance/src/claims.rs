@@ -18,9 +18,9 @@ use crate::{
 pub async fn a_claim_of_an_unused_key_is_claimed_as_attempt_1(harness: &Harness) {
     let world = World::new(harness).await;
     let claim = world.claim(&scope("tenant"), &key("k"));
-    let before = world.now().await;
+    let before = world.earliest_now().await;
     let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
-    let after = world.now().await;
+    let after = world.latest_now().await;
     assert_eq!((grant.number(), grant.is_repeat(), grant.origin()), (1, false, Origin::First));
     assert!(grant.checkpoints().is_empty(), "A first attempt must find no checkpoints");
     let record = present(world.store().read(claim.scope(), claim.key()).await, "A claimed record must be there");
@@ -52,7 +52,7 @@ pub async fn a_claim_repeated_under_its_token_is_claimed_again_as_the_same_attem
         assert!(!again.is_repeat(), "A repeated claim is no repeat of the operation");
     }
     world.advance(world.lease() / 2).await;
-    let before = world.now().await;
+    let before = world.earliest_now().await;
     claimed(world.ask(&claim).await, "A claim repeated under its token must be Claimed again");
     let record = present(world.store().read(claim.scope(), claim.key()).await, "A claimed record must be there");
     assert!(
@@ -92,11 +92,11 @@ pub async fn a_claim_gives_the_row_that_it_wrote_or_the_row_that_it_found(harnes
         other => panic!("A claim of an unused key must give the row that it wrote; the store gave {other:?}"),
     }
     let known = stored().await;
-    let before = world.now().await;
+    let before = world.earliest_now().await;
     match ok(world.store().claim(&world.claim(claim.scope(), claim.key())).await) {
         ClaimRow::Found { record, now: Some(now) } => {
             assert_eq!(record, known, "The row that a claim found must be given as it is");
-            assert!(before <= now && now <= world.now().await, "A row must be judged by the store's clock");
+            assert!(before <= now && now <= world.latest_now().await, "A row must be judged by the store's clock");
         }
         other => panic!("A claim of a live record must give the row that it found, and when; the store gave {other:?}"),
     }
@@ -112,13 +112,13 @@ pub async fn a_claim_of_a_record_in_progress_is_a_conflict_that_changes_nothing(
     let first = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
     let known = present(world.store().read(claim.scope(), claim.key()).await, "A claimed record must be there");
     for _ in 0..3 {
-        let now = world.now().await;
+        let now = world.earliest_now().await;
         let rival =
             world.claim(claim.scope(), claim.key()).with_retention(Retention::new(Duration::from_secs(9_000_000)));
         let left = conflict(world.ask(&rival).await, "A claim of a record in progress must be Conflict");
         let left = left.expect("A conflict of a record that nobody is finishing must tell the time left");
         let most = first.lease_end().since(now);
-        let least = first.lease_end().since(world.now().await);
+        let least = first.lease_end().since(world.latest_now().await);
         assert!(least <= left && left <= most, "The time left must be {least:?} to {most:?}; the store said {left:?}");
         let stored = present(world.store().read(claim.scope(), claim.key()).await, "A claimed record must be there");
         assert_eq!(stored, known, "A conflict must change nothing: {}", differences(&known, &stored));

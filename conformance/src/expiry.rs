@@ -39,9 +39,9 @@ pub async fn a_renewal_moves_the_end_of_the_lease(harness: &Harness) {
     let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
     world.advance_to_just_before(grant.lease_end()).await;
     for lease in [world.lease(), world.lease() / 2] {
-        let before = world.now().await;
+        let before = world.earliest_now().await;
         written(world.store().renew(grant.owner(), lease).await, "A renewal by the owner must be Written");
-        let after = world.now().await;
+        let after = world.latest_now().await;
         let record = present(world.store().read(&tenant, &key).await, "A renewed record must be there");
         assert!(
             before.after(lease) <= record.lease_end && record.lease_end <= after.after(lease),

@@ -25,6 +25,7 @@ pub struct Harness {
     open: Arc<Open>,
     clock: Clock,
     durable: bool,
+    resolution: Duration,
     transactions: Option<Arc<dyn Transactions>>,
 }
 
@@ -56,13 +57,28 @@ impl Harness {
                 }
             })
         };
-        Self { open: Arc::new(open), clock: Clock::Place, durable: false, transactions: None }
+        Self {
+            open: Arc::new(open),
+            clock: Clock::Place,
+            durable: false,
+            resolution: Duration::ZERO,
+            transactions: None,
+        }
     }
 
     /// Declares that records outlive every handle: once all are dropped, opening the place again finds them.
     #[must_use]
     pub fn durable(mut self) -> Self {
         self.durable = true;
+        self
+    }
+
+    /// Declares that the instants which the store tells may differ by up to this from the clock that the harness tells,
+    /// because it can't always ask its clock. How long leases and retentions last is not excused by it. Nothing if the
+    /// clock stands still.
+    #[must_use]
+    pub fn resolution(mut self, resolution: Duration) -> Self {
+        self.resolution = resolution;
         self
     }
 
@@ -124,6 +140,11 @@ impl Harness {
     /// Whether moving the clock means waiting.
     pub(crate) fn waits(&self) -> bool {
         matches!(self.clock, Clock::Host)
+    }
+
+    /// By how much the store's instants may differ from [`Harness::now`].
+    pub(crate) fn slack(&self) -> Duration {
+        if self.is_frozen() { Duration::ZERO } else { self.resolution }
     }
 
     pub(crate) async fn now(&self, place: &Place) -> Timestamp {

@@ -54,6 +54,16 @@ impl<'a> World<'a> {
         self.harness.now(&self.place).await
     }
 
+    /// The earliest instant that the store may take for now from here on: see [`Harness::resolution`].
+    pub(crate) async fn earliest_now(&self) -> Timestamp {
+        shifted(self.now().await, self.harness.slack(), -1)
+    }
+
+    /// The latest instant that the store may have taken for now until here.
+    pub(crate) async fn latest_now(&self) -> Timestamp {
+        shifted(self.now().await, self.harness.slack(), 1)
+    }
+
     pub(crate) async fn advance(&self, by: Duration) {
         self.harness.advance(&self.place, by).await;
     }
@@ -61,7 +71,7 @@ impl<'a> World<'a> {
     /// Moves the clock to `instant`: exactly, if it stands still, else to there or a little later.
     pub(crate) async fn advance_to(&self, instant: Timestamp) {
         loop {
-            let left = instant.since(self.now().await);
+            let left = instant.since(self.earliest_now().await);
             if left.is_zero() {
                 return;
             }
@@ -78,7 +88,7 @@ impl<'a> World<'a> {
     /// Whether it is still before `end`. Always so after [`World::advance_to_just_before`] if the clock stands still;
     /// one that runs may have passed it, and then what was answered proves nothing.
     pub(crate) async fn is_before(&self, end: Timestamp) -> bool {
-        self.now().await < end
+        self.latest_now().await < end
     }
 
     fn margin(&self) -> Duration {
@@ -121,6 +131,11 @@ impl<'a> World<'a> {
         let owner = grant.owner();
         Resolve::new(owner.scope().clone(), owner.key().clone(), owner.attempt(), self.token())
     }
+}
+
+fn shifted(instant: Timestamp, by: Duration, sign: i64) -> Timestamp {
+    let millis = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
+    Timestamp::from_millis(instant.as_millis().saturating_add(millis.saturating_mul(sign)))
 }
 
 /// The scope of this name.

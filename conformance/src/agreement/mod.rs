@@ -106,7 +106,7 @@ impl<'a> Sequence<'a> {
     /// Does one step, compares, and follows in the model. The error is what the machine says instead.
     async fn take(&mut self, step: &Step) -> Result<(), String> {
         let store = self.handle();
-        let from = self.world.now().await;
+        let from = self.world.earliest_now().await;
         match step {
             Step::Advance(by) => {
                 self.note(None, step, from, &"");
@@ -282,7 +282,7 @@ impl<'a> Sequence<'a> {
     /// Reads the record: it must be one of `candidates`, which is what the model has from then on.
     async fn settle(&mut self, id: &Id, candidates: Vec<Option<Record>>) -> Result<(), String> {
         let store = self.handle();
-        let from = self.world.now().await;
+        let from = self.world.earliest_now().await;
         let read = store.read(&id.0, &id.1).await.map_err(|error| format!("The read after it failed: {error}"))?;
         let span = self.since(from).await;
         let read = read.as_ref().map(|snapshot| (&snapshot.record, snapshot.now));
@@ -362,7 +362,7 @@ impl<'a> Sequence<'a> {
     }
 
     async fn since(&self, from: Timestamp) -> Span {
-        Span { from, to: self.world.now().await }
+        Span { from, to: self.world.latest_now().await }
     }
 
     fn note(&mut self, id: Option<&Id>, step: &Step, at: Timestamp, answered: &dyn Debug) {
