@@ -55,7 +55,25 @@ struct Line {
 struct Waiting {
     claim: Claim,
     deadline: Instant,
-    answer: oneshot::Sender<Result<Option<Row>, Refused>>,
+    answer: oneshot::Sender<Result<Given, Refused>>,
+}
+
+/// What a claim's statement gave.
+#[derive(Debug)]
+pub(crate) enum Given {
+    /// What it wrote or found.
+    Row(Row),
+    /// Nothing: a rival's insert can't be seen yet, because it came after the statement began or because its transaction
+    /// is still open.
+    Unseen,
+    /// Nothing: somebody who does not take the key's lock holds the row.
+    Locked,
+}
+
+impl Given {
+    fn of(row: Option<Row>) -> Self {
+        row.map_or(Self::Unseen, Self::Row)
+    }
 }
 
 /// A failure, for each claim of a group.
@@ -87,15 +105,15 @@ impl Queue {
         Self(Arc::new(Inner { connections, statements, clock, line: Mutex::default() }))
     }
 
-    /// Asks for a claim. The row tells what was written or found; none if a rival's insert can't be seen yet.
-    pub(crate) async fn ask(&self, claim: &Claim) -> Result<Option<Row>, StoreError> {
+    /// Asks for a claim.
+    pub(crate) async fn ask(&self, claim: &Claim) -> Result<Given, StoreError> {
         let deadline = self.0.connections.deadline();
         let Some(answer) = self.0.stand_in_line(claim, deadline) else {
             let _head = Head { inner: Arc::clone(&self.0), runtime: Handle::try_current().ok(), is_done: false };
             return self.0.one(claim).await;
         };
         match timeout_at(deadline, answer).await {
-            Ok(Ok(Ok(row))) => Ok(row),
+            Ok(Ok(Ok(given))) => Ok(given),
             Ok(Ok(Err(Refused { kind, message }))) => Err(store_error(kind, OPERATION, message)),
             Ok(Err(_)) => {
                 let message = "the runtime that sent the claim's group is going down";
@@ -112,11 +130,7 @@ impl Inner {
     }
 
     /// Where the answer will come; none for whoever is at the head of the line from now on.
-    fn stand_in_line(
-        &self,
-        claim: &Claim,
-        deadline: Instant,
-    ) -> Option<oneshot::Receiver<Result<Option<Row>, Refused>>> {
+    fn stand_in_line(&self, claim: &Claim, deadline: Instant) -> Option<oneshot::Receiver<Result<Given, Refused>>> {
         let mut line = self.line();
         if !line.is_attended {
             line.is_attended = true;
@@ -151,15 +165,14 @@ impl Inner {
         Ok(connection)
     }
 
-    /// Sends one claim by itself. A row that something else than the store has locked is as good as one that can't be
-    /// seen: it must not hold up the line.
-    async fn one(&self, claim: &Claim) -> Result<Option<Row>, StoreError> {
+    /// Sends one claim by itself.
+    async fn one(&self, claim: &Claim) -> Result<Given, StoreError> {
         let mut tries = Tries::new(OPERATION, self.connections.timeout);
         loop {
             let connection = self.connection(&tries).await?;
             match self.try_one(&connection, claim, &tries).await {
-                Ok(row) => return Ok(row),
-                Err(failure) if is_locked(&failure) => return Ok(None),
+                Ok(row) => return Ok(Given::of(row)),
+                Err(failure) if is_locked(&failure) => return Ok(Given::Locked),
                 Err(failure) => self.after(failure, &mut tries).await?,
             }
         }
@@ -286,7 +299,7 @@ impl Inner {
         match rows {
             Ok(mut rows) => {
                 for Waiting { claim, answer, .. } in group {
-                    let _ = answer.send(Ok(rows.remove(&claim.token())));
+                    let _ = answer.send(Ok(Given::of(rows.remove(&claim.token()))));
                 }
             }
             // The server does not answer, or not in time.

@@ -21,8 +21,8 @@ use crate::{
     connections::Connections,
     error::{BACKEND, store_error},
     listen::{Dial, Listener},
-    queue::Queue,
-    records::{self, millis},
+    queue::{Given, Queue},
+    records::{self, OwnerColumns, millis},
     schema::{self, Names},
     sql::{Statement, Statements},
     wait::{self, Waiters},
@@ -223,12 +223,11 @@ impl PostgresStore {
         let mut changes = Pauses::until(self.inner.connections.deadline());
         let mut rivals = Pauses::until(Instant::now() + self.inner.rival_wait);
         loop {
-            let Some(row) = self.inner.queue.ask(claim).await? else {
-                // A rival's insert came after this statement began, or its transaction is still open.
-                if !rivals.pause().await {
-                    return Ok(ClaimRow::Busy { seen: None });
-                }
-                continue;
+            let row = match self.inner.queue.ask(claim).await? {
+                Given::Row(row) => row,
+                Given::Unseen if rivals.pause().await => continue,
+                // It must not hold up the claims behind it again.
+                Given::Unseen | Given::Locked => return Ok(ClaimRow::Busy { seen: None }),
             };
             let (record, now) = match records::given(&row, OPERATION)? {
                 (None, now) => return Ok(ClaimRow::Written(records::first(claim, now, OPERATION)?)),
@@ -327,17 +326,10 @@ impl Store for PostgresStore {
     ) -> Result<Fenced<Response>, StoreError> {
         let statement = &self.inner.statements.complete;
         let write = Write { operation: "complete", statement, owner, skips_locked: false };
-        let (attempt, now) = (owner.attempt(), self.now());
+        let now = self.now();
         let (bytes, kept) = (response.encode(), millis(retention.standard()));
-        let values: [&(dyn ToSql + Sync); 7] = [
-            &owner.scope().as_str(),
-            &owner.key().as_str(),
-            &&attempt.token.as_bytes()[..],
-            &i64::from(attempt.number),
-            &&bytes[..],
-            &kept,
-            &now,
-        ];
+        let own = OwnerColumns::of(owner);
+        let values = own.and(&[&bytes, &kept, &now]);
         let decide =
             |found: Option<&Record>, owner: &Owner, now| machine::complete(found, owner, response, retention, now);
         let answer = self.write(write, &values, decide, || response.clone()).await?;
@@ -355,15 +347,9 @@ impl Store for PostgresStore {
 
     async fn hold(&self, owner: &Owner, retention: Retention) -> Result<Fenced<()>, StoreError> {
         let write = Write { operation: "hold", statement: &self.inner.statements.hold, owner, skips_locked: false };
-        let (attempt, now, kept) = (owner.attempt(), self.now(), millis(retention.held()));
-        let values: [&(dyn ToSql + Sync); 6] = [
-            &owner.scope().as_str(),
-            &owner.key().as_str(),
-            &&attempt.token.as_bytes()[..],
-            &i64::from(attempt.number),
-            &now,
-            &kept,
-        ];
+        let (now, kept) = (self.now(), millis(retention.held()));
+        let own = OwnerColumns::of(owner);
+        let values = own.and(&[&now, &kept]);
         let decide = |found: Option<&Record>, owner: &Owner, now| machine::hold(found, owner, retention, now);
         let answer = self.write(write, &values, decide, || ()).await?;
         self.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
@@ -372,15 +358,9 @@ impl Store for PostgresStore {
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced<()>, StoreError> {
         let write = Write { operation: "renew", statement: &self.inner.statements.renew, owner, skips_locked: true };
-        let (attempt, now) = (owner.attempt(), self.now());
-        let values: [&(dyn ToSql + Sync); 6] = [
-            &owner.scope().as_str(),
-            &owner.key().as_str(),
-            &&attempt.token.as_bytes()[..],
-            &i64::from(attempt.number),
-            &millis(lease),
-            &now,
-        ];
+        let (now, length) = (self.now(), millis(lease));
+        let own = OwnerColumns::of(owner);
+        let values = own.and(&[&length, &now]);
         let decide = |found: Option<&Record>, owner: &Owner, now| machine::renew(found, owner, lease, now);
         self.write(write, &values, decide, || ()).await
     }
@@ -388,18 +368,11 @@ impl Store for PostgresStore {
     async fn checkpoint(&self, owner: &Owner, checkpoint: &Checkpoint) -> Result<Fenced<Checkpointed>, StoreError> {
         let statement = &self.inner.statements.checkpoint;
         let write = Write { operation: "checkpoint", statement, owner, skips_locked: false };
-        let (attempt, now) = (owner.attempt(), self.now());
+        let now = self.now();
         let limit = i64::try_from(MAX_CHECKPOINT_BYTES).unwrap_or(i64::MAX);
-        let values: [&(dyn ToSql + Sync); 8] = [
-            &owner.scope().as_str(),
-            &owner.key().as_str(),
-            &&attempt.token.as_bytes()[..],
-            &i64::from(attempt.number),
-            &checkpoint.name(),
-            &&checkpoint.value()[..],
-            &limit,
-            &now,
-        ];
+        let own = OwnerColumns::of(owner);
+        let (name, value) = (checkpoint.name(), &checkpoint.value()[..]);
+        let values = own.and(&[&name, &value, &limit, &now]);
         let decide = |found: Option<&Record>, owner: &Owner, now| machine::checkpoint(found, owner, checkpoint, now);
         self.write(write, &values, decide, || Checkpointed::Kept(checkpoint.value().clone())).await
     }
@@ -467,14 +440,9 @@ impl PostgresStore {
         decide: impl Fn(Option<&Record>, &Owner, Timestamp) -> Decision<Fenced<()>>,
     ) -> Result<Fenced<()>, StoreError> {
         let write = Write { operation, statement, owner, skips_locked: false };
-        let (attempt, now) = (owner.attempt(), self.now());
-        let values: [&(dyn ToSql + Sync); 5] = [
-            &owner.scope().as_str(),
-            &owner.key().as_str(),
-            &&attempt.token.as_bytes()[..],
-            &i64::from(attempt.number),
-            &now,
-        ];
+        let now = self.now();
+        let own = OwnerColumns::of(owner);
+        let values = own.and(&[&now]);
         let answer = self.write(write, &values, decide, || ()).await?;
         self.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
         Ok(answer)
@@ -512,9 +480,8 @@ impl wait::Help for Waiting<'_> {
         if !store.inner.listener.hears().await {
             return false;
         }
-        let (token, number) = (&seen.token.as_bytes()[..], i64::from(seen.number));
-        let values: [&(dyn ToSql + Sync); 4] = [&scope.as_str(), &key.as_str(), &token, &number];
+        let attempt = OwnerColumns::seen(scope, key, *seen);
         // Where it fails, or the row is locked, the wait looks for itself.
-        store.rows("wait", &store.inner.statements.wait, &values).await.is_ok()
+        store.rows("wait", &store.inner.statements.wait, &attempt.and(&[])).await.is_ok()
     }
 }

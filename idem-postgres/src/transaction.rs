@@ -15,7 +15,7 @@ use crate::{
     PostgresStore,
     connections::{Values, typed},
     error::{BACKEND, described, judge, postgres_error, store_error},
-    records::{self, ClaimColumns, Swap, column, millis},
+    records::{self, ClaimColumns, OwnerColumns, Swap, column, millis},
     sql::Statement,
     store::{Pauses, changing},
     wait,
@@ -70,17 +70,10 @@ impl PostgresStore {
         completion: &Completion,
     ) -> Result<Completed, StoreError> {
         let (owner, response) = (completion.owner(), completion.response());
-        let (attempt, now) = (owner.attempt(), self.now());
+        let now = self.now();
         let (bytes, kept) = (response.encode(), millis(completion.retention().standard()));
-        let values: [&(dyn ToSql + Sync); 7] = [
-            &owner.scope().as_str(),
-            &owner.key().as_str(),
-            &&attempt.token.as_bytes()[..],
-            &i64::from(attempt.number),
-            &&bytes[..],
-            &kept,
-            &now,
-        ];
+        let own = OwnerColumns::of(owner);
+        let values = own.and(&[&bytes, &kept, &now]);
         let written = rows(transaction, COMPLETE, &self.inner.statements.complete_in, &values).await?;
         let Some(written) = written.first() else {
             let values: [&(dyn ToSql + Sync); 3] = [&owner.scope().as_str(), &owner.key().as_str(), &now];
@@ -127,14 +120,8 @@ impl PostgresStore {
         transaction: &tokio_postgres::Transaction<'_>,
         owner: &Owner,
     ) -> Result<Fenced<()>, StoreError> {
-        let attempt = owner.attempt();
-        let values: [&(dyn ToSql + Sync); 5] = [
-            &owner.scope().as_str(),
-            &owner.key().as_str(),
-            &&attempt.token.as_bytes()[..],
-            &i64::from(attempt.number),
-            &self.now(),
-        ];
+        let (own, now) = (OwnerColumns::of(owner), self.now());
+        let values = own.and(&[&now]);
         let found = rows(transaction, LOCK, &self.inner.statements.lock_in, &values).await?;
         Ok(if found.is_empty() { Fenced::Superseded } else { Fenced::Written(()) })
     }
