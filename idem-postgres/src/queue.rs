@@ -12,7 +12,7 @@ use std::{
 
 use deadpool_postgres::ClientWrapper;
 use futures_util::future::try_join;
-use idem_core::{Claim, Key, Scope, StoreError, StoreErrorKind, Timestamp, Token};
+use idem_core::{Claim, StoreError, StoreErrorKind, Timestamp, Token};
 use tokio::{
     runtime::Handle,
     sync::oneshot,
@@ -240,11 +240,13 @@ impl Inner {
         tries.after(failure).await
     }
 
-    /// Takes the next claims out of the line: no two of one key or token, since a statement answers each once.
+    /// Takes the next claims out of the line: no two of one token, by which their answers are told apart. Claims of one
+    /// key do travel together, or a key in demand would hold up all others: at most one of them writes, and those that
+    /// can't see it yet are asked again.
     fn next_group(&self) -> Vec<Waiting> {
         let mut line = self.line();
         let (mut group, mut later) = (Vec::new(), VecDeque::new());
-        let (mut places, mut tokens) = (HashSet::<(Scope, Key)>::new(), HashSet::<Token>::new());
+        let mut tokens = HashSet::<Token>::new();
         let now = Instant::now();
         while group.len() < GROUP
             && let Some(next) = line.waiting.pop_front()
@@ -253,14 +255,11 @@ impl Inner {
             if next.answer.is_closed() || next.deadline <= now {
                 continue;
             }
-            let (place, token) = ((next.claim.scope().clone(), next.claim.key().clone()), next.claim.token());
-            if places.contains(&place) || tokens.contains(&token) {
+            if tokens.insert(next.claim.token()) {
+                group.push(next);
+            } else {
                 later.push_back(next);
-                continue;
             }
-            places.insert(place);
-            tokens.insert(token);
-            group.push(next);
         }
         later.append(&mut line.waiting);
         line.waiting = later;
