@@ -3,19 +3,21 @@
 use std::{collections::BTreeMap, num::NonZeroUsize, sync::Arc};
 
 use futures_util::future::join_all;
-use idem_core::{Response, Store};
+use idem_core::{Answer, Response, Store};
 use idem_postgres::PostgresStore;
 use idem_runner::{Idempotency, OnConflict, Outcome, Request};
+use test_servers::Proxy;
 use tokio::sync::Barrier;
 
 use crate::{
     at_every_level,
-    common::{LEASE, PATIENCE, Place, claim_of, fingerprint, key, own, record, rounds, scope, word},
+    common::{LEASE, PATIENCE, Place, claim_of, complete, fingerprint, key, own, record, rounds, scope, word},
 };
 
 at_every_level! {
     the_loser_of_an_insert_race_is_a_conflict_and_never_an_error,
     groups_of_claims_that_meet_do_not_wait_for_each_other,
+    claims_of_a_key_in_demand_travel_together,
     the_loser_of_a_race_is_no_outage_to_the_runner,
     claims_that_meet_a_sweep_of_what_expired_are_all_claimed_once,
 }
@@ -84,6 +86,32 @@ async fn groups_of_claims_that_meet_do_not_wait_for_each_other(place: Place, lev
     let deadlocks =
         format!("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database() AND '{level}' <> ''");
     assert_eq!(crate::common::number(&place.connect().await, &deadlocks).await, 0);
+}
+
+async fn claims_of_a_key_in_demand_travel_together(place: Place, level: &'static str) {
+    let proxy = Proxy::start(&place.url);
+    let store = place.builder_through(&proxy.url_through(&place.url)).connect().await.unwrap();
+    for round in 0..2 {
+        let name = format!("k-{round}");
+        let claims: Vec<_> = (0..1000).map(|_| claim_of(&name)).collect();
+        let before = proxy.requests();
+        let answers = join_all(claims.iter().map(|claim| idem_core::claim(&store, claim))).await;
+        let mut granted = Vec::new();
+        for answer in answers {
+            match answer.unwrap() {
+                Answer::Claimed(grant) => granted.push(grant),
+                other => assert_eq!(word(&other), "Conflict", "{level}"),
+            }
+        }
+        assert_eq!(granted.len(), 1, "{level}");
+        complete(&store, granted[0].owner()).await;
+        let rivals: Vec<_> = (0..1000).map(|_| claim_of(&name)).collect();
+        for answer in join_all(rivals.iter().map(|claim| idem_core::claim(&store, claim))).await {
+            assert_eq!(word(&answer.unwrap()), "Replay", "{level}");
+        }
+        let requests = proxy.requests() - before;
+        assert!(requests < 200, "{level}: {requests} requests for 2000 claims");
+    }
 }
 
 // case 013

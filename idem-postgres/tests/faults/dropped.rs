@@ -169,10 +169,10 @@ async fn whoever_is_at_the_head_of_the_line_may_leave_at_any_time() {
         let others: Vec<_> = (0..20).map(|number| claim_of(&format!("k-{round}-{number}"))).collect();
         let mut leading = Box::pin(polled(polls, idem_core::claim(&store, &head)));
         // At the head of the line from its first poll on.
-        let _ = polled(1, leading.as_mut()).await;
+        let has_ended = polled(1, leading.as_mut()).await.is_some();
         let waiting = join_all(others.iter().map(|claim| idem_core::claim(&store, claim)));
         let leaving = async {
-            if leaves_late {
+            if leaves_late && !has_ended {
                 let _ = leading.await;
             } else {
                 drop(leading);
