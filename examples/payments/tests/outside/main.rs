@@ -4,6 +4,7 @@
 mod cart;
 mod crash;
 mod demo;
+mod load;
 mod refusals;
 mod retries;
 mod server;
