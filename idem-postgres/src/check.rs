@@ -2,12 +2,17 @@
 
 use idem_core::{StoreError, StoreErrorKind};
 use tokio::time::timeout_at;
+use tokio_postgres::{
+    Client,
+    types::{ToSql, Type},
+};
 
 use crate::{
-    connections::Mode,
+    connections::{Mode, typed},
     error::{postgres_error, store_error},
     records::column,
     schema,
+    sql::Statements,
     store::Inner,
 };
 
@@ -66,11 +71,12 @@ async fn look(inner: &Inner) -> Result<(), StoreError> {
     }
     schema::check_version(schema::find(&client, &inner.names, OPERATION).await?, &inner.names, OPERATION)?;
     check_table(inner, &client).await?;
+    check_statements(inner, &client).await?;
     check_session(inner).await
 }
 
 /// Looks at the table: rights, durability, and what would hide or change rows.
-async fn check_table(inner: &Inner, client: &tokio_postgres::Client) -> Result<(), StoreError> {
+async fn check_table(inner: &Inner, client: &Client) -> Result<(), StoreError> {
     let failed = |error| postgres_error(OPERATION, error);
     let table = inner.names.records();
     let text = "SELECT c.relpersistence = 'p', row_security_active(c.oid),
@@ -78,7 +84,7 @@ async fn check_table(inner: &Inner, client: &tokio_postgres::Client) -> Result<(
                 WHERE NOT has_table_privilege(c.oid, p)),
             ARRAY(SELECT tgname::text FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal AND tgenabled <> 'D')
         FROM pg_class c WHERE c.oid = $1::text::regclass";
-    let values: [(&(dyn tokio_postgres::types::ToSql + Sync), _); 1] = [(&table, tokio_postgres::types::Type::TEXT)];
+    let values: [(&(dyn ToSql + Sync), Type); 1] = [(&table, Type::TEXT)];
     let row = client.query_typed_one(text, &values).await.map_err(failed)?;
     if !column::<bool>(&row, 0, OPERATION)? {
         return refused(format!(
@@ -99,6 +105,20 @@ async fn check_table(inner: &Inner, client: &tokio_postgres::Client) -> Result<(
     let triggers: Vec<&str> = column(&row, 3, OPERATION)?;
     if !triggers.is_empty() {
         tracing::warn!(table, ?triggers, "the table of records has triggers; one that changes or skips rows breaks it");
+    }
+    Ok(())
+}
+
+/// Has the server plan a claim and a completion: columns and indexes must be as they were made.
+async fn check_statements(inner: &Inner, client: &Client) -> Result<(), StoreError> {
+    let Statements { claim, complete, .. } = &*inner.statements;
+    let (text, bytes, rule, number, now) = ("", &[][..] as &[u8], 0_i16, 0_i64, None::<i64>);
+    let first: [&(dyn ToSql + Sync); 8] = [&text, &text, &bytes, &bytes, &rule, &number, &number, &now];
+    let last: [&(dyn ToSql + Sync); 7] = [&text, &text, &bytes, &number, &bytes, &number, &now];
+    for (statement, values) in [(claim, &first[..]), (complete, &last[..])] {
+        let explain = format!("EXPLAIN {}", statement.text);
+        let plan = client.query_typed(&explain, &typed(statement, values)).await;
+        plan.map_err(|error| postgres_error(OPERATION, error))?;
     }
     Ok(())
 }

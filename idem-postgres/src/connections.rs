@@ -32,22 +32,53 @@ pub(crate) enum Mode {
 }
 
 /// Makes connections as the caller's pool does.
-pub(crate) struct Source(Pool);
+pub(crate) struct Source {
+    pool: Pool,
+    timeout: Duration,
+}
 
-impl managed::Manager for Source {
-    type Type = ClientWrapper;
-    type Error = Error;
+/// A connection of the store's own pool.
+pub(crate) struct Pooled {
+    client: ClientWrapper,
+    asked: Asked,
+}
 
-    async fn create(&self) -> Result<ClientWrapper, Error> {
-        let mut client = self.0.manager().create().await?;
-        // The pool's manager need not know of a connection that never comes back to it.
-        self.0.manager().detach(&mut client);
-        Ok(client)
+/// When the oldest question was asked on a connection to which, or to a later one, no answer has come.
+///
+/// Callers leave, and with them the questions that they asked. If all of them leave early, none stays long enough to
+/// learn that nothing comes back.
+#[derive(Debug, Default)]
+pub(crate) struct Asked(Option<Instant>);
+
+impl Asked {
+    pub(crate) fn asks(&mut self) {
+        self.0.get_or_insert_with(Instant::now);
     }
 
-    async fn recycle(&self, client: &mut ClientWrapper, _: &Metrics) -> RecycleResult<Error> {
-        match client.is_closed() {
-            true => Err(RecycleError::message("the connection is closed")),
+    pub(crate) fn is_answered(&mut self) {
+        self.0 = None;
+    }
+
+    /// Whether a caller who had stayed would have given the connection up.
+    pub(crate) fn is_overdue(&self, timeout: Duration) -> bool {
+        self.0.is_some_and(|asked| asked.elapsed() >= timeout / 2)
+    }
+}
+
+impl managed::Manager for Source {
+    type Type = Pooled;
+    type Error = Error;
+
+    async fn create(&self) -> Result<Pooled, Error> {
+        let mut client = self.pool.manager().create().await?;
+        // The pool's manager need not know of a connection that never comes back to it.
+        self.pool.manager().detach(&mut client);
+        Ok(Pooled { client, asked: Asked::default() })
+    }
+
+    async fn recycle(&self, pooled: &mut Pooled, _: &Metrics) -> RecycleResult<Error> {
+        match pooled.client.is_closed() || pooled.asked.is_overdue(self.timeout) {
+            true => Err(RecycleError::message("the connection is closed, or does not answer")),
             false => Ok(()),
         }
     }
@@ -63,7 +94,7 @@ pub(crate) struct Connections {
 
 impl Connections {
     pub(crate) fn new(pool: Pool, at_most: NonZeroUsize, mode: Mode, timeout: Duration) -> Result<Self, String> {
-        let own = managed::Pool::builder(Source(pool)).max_size(at_most.get()).build();
+        let own = managed::Pool::builder(Source { pool, timeout }).max_size(at_most.get()).build();
         own.map(|own| Self { own, mode, timeout }).map_err(|error| error.to_string())
     }
 
@@ -75,7 +106,7 @@ impl Connections {
     /// A connection for whoever asks alone.
     pub(crate) async fn fresh(&self, operation: &'static str, deadline: Instant) -> Result<ClientWrapper, StoreError> {
         match timeout_at(deadline, managed::Manager::create(self.own.manager())).await {
-            Ok(Ok(client)) => Ok(client),
+            Ok(Ok(Pooled { client, .. })) => Ok(client),
             Ok(Err(error)) => Err(crate::error::postgres_error(operation, error)),
             Err(_) => Err(too_slow(operation, "connecting to the server took", self.timeout)),
         }
@@ -90,19 +121,26 @@ impl Connections {
     ) -> Result<Vec<Row>, StoreError> {
         let mut tries = Tries::new(operation, self.timeout);
         loop {
-            let client = self.checkout(operation, tries.deadline).await?;
-            let failure = match timeout_at(tries.limit(), run(&client, self.mode, statement, values)).await {
-                Ok(Ok(rows)) => return Ok(rows),
+            let mut pooled = self.checkout(operation, tries.deadline).await?;
+            pooled.asked.asks();
+            let failure = match timeout_at(tries.limit(), run(&pooled.client, self.mode, statement, values)).await {
+                Ok(Ok(rows)) => {
+                    pooled.asked.is_answered();
+                    return Ok(rows);
+                }
                 Ok(Err(error)) => Failure::Of(error),
                 Err(_) => Failure::Late,
             };
-            let broken = failure.is_of_the_connection();
-            tries.after(failure).await?;
-            if broken {
-                drop(Object::take(client));
+            if failure.is_of_the_connection() {
+                drop(Object::take(pooled));
                 // Those that lay idle may be as dead as this one.
                 self.own.retain(|_, _| false);
+            } else {
+                // Nobody else has to wait while this one pauses.
+                pooled.asked.is_answered();
+                drop(pooled);
             }
+            tries.after(failure).await?;
         }
     }
 

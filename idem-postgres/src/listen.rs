@@ -167,3 +167,6 @@ async fn self_test(
     sleep(PATIENCE).await;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use deadpool_postgres::ClientWrapper;
@@ -22,7 +23,7 @@ use tokio_postgres::{Row, Statement as Prepared, error::SqlState, types::ToSql};
 
 use crate::{
     clock::Clock,
-    connections::{Connections, Failure, Mode, Tries, typed},
+    connections::{Asked, Connections, Failure, Mode, Tries, typed},
     error::{postgres_error, store_error},
     records::{ClaimColumns, token_of},
     sql::Statements,
@@ -54,7 +55,25 @@ struct Line {
 struct Waiting {
     claim: Claim,
     deadline: Instant,
-    answer: oneshot::Sender<Result<Option<Row>, Refused>>,
+    answer: oneshot::Sender<Result<Given, Refused>>,
+}
+
+/// What a claim's statement gave.
+#[derive(Debug)]
+pub(crate) enum Given {
+    /// What it wrote or found.
+    Row(Row),
+    /// Nothing: a rival's insert can't be seen yet, because it came after the statement began or because its transaction
+    /// is still open.
+    Unseen,
+    /// Nothing: somebody who does not take the key's lock holds the row.
+    Locked,
+}
+
+impl Given {
+    fn of(row: Option<Row>) -> Self {
+        row.map_or(Self::Unseen, Self::Row)
+    }
 }
 
 /// A failure, for each claim of a group.
@@ -68,6 +87,17 @@ struct Connection {
     client: ClientWrapper,
     /// The statements for one and for many; none where they have no name.
     prepared: Option<(Prepared, Prepared)>,
+    asked: Mutex<Asked>,
+}
+
+impl Connection {
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_usable(&self, timeout: Duration) -> bool {
+        !self.client.is_closed() && !self.asked().is_overdue(timeout)
+    }
 }
 
 impl Queue {
@@ -75,15 +105,15 @@ impl Queue {
         Self(Arc::new(Inner { connections, statements, clock, line: Mutex::default() }))
     }
 
-    /// Asks for a claim. The row tells what was written or found; none if a rival's insert can't be seen yet.
-    pub(crate) async fn ask(&self, claim: &Claim) -> Result<Option<Row>, StoreError> {
+    /// Asks for a claim.
+    pub(crate) async fn ask(&self, claim: &Claim) -> Result<Given, StoreError> {
         let deadline = self.0.connections.deadline();
         let Some(answer) = self.0.stand_in_line(claim, deadline) else {
             let _head = Head { inner: Arc::clone(&self.0), runtime: Handle::try_current().ok(), is_done: false };
             return self.0.one(claim).await;
         };
         match timeout_at(deadline, answer).await {
-            Ok(Ok(Ok(row))) => Ok(row),
+            Ok(Ok(Ok(given))) => Ok(given),
             Ok(Ok(Err(Refused { kind, message }))) => Err(store_error(kind, OPERATION, message)),
             Ok(Err(_)) => {
                 let message = "the runtime that sent the claim's group is going down";
@@ -100,11 +130,7 @@ impl Inner {
     }
 
     /// Where the answer will come; none for whoever is at the head of the line from now on.
-    fn stand_in_line(
-        &self,
-        claim: &Claim,
-        deadline: Instant,
-    ) -> Option<oneshot::Receiver<Result<Option<Row>, Refused>>> {
+    fn stand_in_line(&self, claim: &Claim, deadline: Instant) -> Option<oneshot::Receiver<Result<Given, Refused>>> {
         let mut line = self.line();
         if !line.is_attended {
             line.is_attended = true;
@@ -118,7 +144,7 @@ impl Inner {
     /// The connection at the head of the line. Made by whoever stands there, so by one at a time.
     async fn connection(&self, tries: &Tries) -> Result<Arc<Connection>, StoreError> {
         let known = self.line().connection.clone();
-        if let Some(connection) = known.filter(|known| !known.client.is_closed()) {
+        if let Some(connection) = known.filter(|known| known.is_usable(self.connections.timeout)) {
             return Ok(connection);
         }
         let client = self.connections.fresh(OPERATION, tries.deadline).await?;
@@ -134,20 +160,19 @@ impl Inner {
                 }
             }
         };
-        let connection = Arc::new(Connection { client, prepared });
+        let connection = Arc::new(Connection { client, prepared, asked: Mutex::default() });
         self.line().connection = Some(Arc::clone(&connection));
         Ok(connection)
     }
 
-    /// Sends one claim by itself. A row that something else than the store has locked is as good as one that can't be
-    /// seen: it must not hold up the line.
-    async fn one(&self, claim: &Claim) -> Result<Option<Row>, StoreError> {
+    /// Sends one claim by itself.
+    async fn one(&self, claim: &Claim) -> Result<Given, StoreError> {
         let mut tries = Tries::new(OPERATION, self.connections.timeout);
         loop {
             let connection = self.connection(&tries).await?;
             match self.try_one(&connection, claim, &tries).await {
-                Ok(row) => return Ok(row),
-                Err(failure) if is_locked(&failure) => return Ok(None),
+                Ok(row) => return Ok(Given::of(row)),
+                Err(failure) if is_locked(&failure) => return Ok(Given::Locked),
                 Err(failure) => self.after(failure, &mut tries).await?,
             }
         }
@@ -167,7 +192,7 @@ impl Inner {
                 }
             }
         };
-        in_time(tries, sent).await
+        in_time(connection, tries, sent).await
     }
 
     /// Sends claims together. Gives a row for each token that has one.
@@ -204,7 +229,7 @@ impl Inner {
                 }
             }
         };
-        in_time(tries, sent).await
+        in_time(connection, tries, sent).await
     }
 
     /// Says whether to try again, after letting go of a connection that is broken.
@@ -274,7 +299,7 @@ impl Inner {
         match rows {
             Ok(mut rows) => {
                 for Waiting { claim, answer, .. } in group {
-                    let _ = answer.send(Ok(rows.remove(&claim.token())));
+                    let _ = answer.send(Ok(Given::of(rows.remove(&claim.token()))));
                 }
             }
             // The server does not answer, or not in time.
@@ -296,9 +321,17 @@ impl Inner {
     }
 }
 
-async fn in_time<T>(tries: &Tries, sent: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
+async fn in_time<T>(
+    connection: &Connection,
+    tries: &Tries,
+    sent: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, Failure> {
+    connection.asked().asks();
     match timeout_at(tries.limit(), sent).await {
-        Ok(answer) => answer.map_err(Failure::Of),
+        Ok(answer) => {
+            connection.asked().is_answered();
+            answer.map_err(Failure::Of)
+        }
         Err(_) => Err(Failure::Late),
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use idem_core::{
-    Claim, DecodeError, Fingerprint, InvalidFingerprint, Key, OnLapse, Origin, Record, Response, Scope, State,
-    StoreError, StoreErrorKind, Timestamp, Token, machine,
+    AttemptId, Claim, DecodeError, Fingerprint, InvalidFingerprint, Key, OnLapse, Origin, Owner, Record, Response,
+    Scope, State, StoreError, StoreErrorKind, Timestamp, Token, machine,
 };
 use tokio_postgres::{
     Row,
@@ -20,22 +20,11 @@ const FORMAT: i16 = 1;
 /// The first column behind those of the record.
 pub(crate) const AFTER_RECORD: usize = 19;
 
-/// What a statement gave: a row that it wrote, or one that it found.
-#[derive(Debug)]
-pub(crate) enum Given {
-    /// It wrote the row of a first claim, at this instant.
-    Written(Timestamp),
-    /// It found this row, as it was at the instant.
-    Found(Record, Timestamp),
-}
-
-/// Reads a row of a claim: whether it was written, when, and the columns of what was found.
-pub(crate) fn given(row: &Row, operation: &'static str) -> Result<Given, StoreError> {
-    let at = Timestamp::from_millis(column(row, 1, operation)?);
-    match column(row, 0, operation)? {
-        true => Ok(Given::Written(at)),
-        false => Ok(Given::Found(record(row, operation)?, at)),
-    }
+/// Reads a row of a claim: what it found, or nothing where it wrote the row of a first claim; and when.
+pub(crate) fn given(row: &Row, operation: &'static str) -> Result<(Option<Record>, Timestamp), StoreError> {
+    let at = seen_at(row, operation)?;
+    let found = if column(row, 0, operation)? { None } else { Some(record(row, operation)?) };
+    Ok((found, at))
 }
 
 /// When what is in the row was seen.
@@ -158,6 +147,32 @@ impl<'r> Columns<'r> {
 
 pub(crate) fn column<'r, T: FromSql<'r>>(row: &'r Row, index: usize, operation: &'static str) -> Result<T, StoreError> {
     row.try_get(index).map_err(|error| postgres_error(operation, error))
+}
+
+/// What names an owner's row: the first values of every statement of an owner's.
+pub(crate) struct OwnerColumns<'a> {
+    scope: &'a str,
+    key: &'a str,
+    token: Vec<u8>,
+    number: i64,
+}
+
+impl<'a> OwnerColumns<'a> {
+    pub(crate) fn of(owner: &'a Owner) -> Self {
+        Self::seen(owner.scope(), owner.key(), owner.attempt())
+    }
+
+    pub(crate) fn seen(scope: &'a Scope, key: &'a Key, attempt: AttemptId) -> Self {
+        let AttemptId { token, number } = attempt;
+        Self { scope: scope.as_str(), key: key.as_str(), token: token.as_bytes().to_vec(), number: number.into() }
+    }
+
+    /// These and the values behind them.
+    pub(crate) fn and<'v>(&'v self, others: &[&'v (dyn ToSql + Sync)]) -> Vec<&'v (dyn ToSql + Sync)> {
+        let Self { scope, key, token, number } = self;
+        let own: [&(dyn ToSql + Sync); 4] = [scope, key, token, number];
+        [&own, others].concat()
+    }
 }
 
 /// The number of a state's column.

@@ -54,6 +54,10 @@ const COLUMNS: &str = "format, state, token, number, origin, repeat, lapses, fin
 /// How many rows a page of [`Statements::lapsed`] looks at.
 pub(crate) const LAPSED_PAGE: i64 = 5_000;
 
+/// How long a claim waits for a row that somebody has locked who does not take the key's lock, in milliseconds. The
+/// claims behind it wait too.
+const CLAIM_PATIENCE: u128 = 200;
+
 /// For how long a decision stands: [`Statements::swap`] writes none that is older, in milliseconds.
 const FRESH: i64 = 1_000;
 
@@ -80,12 +84,14 @@ fn after(from: &str, duration: &str) -> String {
 impl Statements {
     /// `lock_timeout` is how long a statement may wait for a lock, in milliseconds.
     pub(crate) fn new(names: &Names, lock_timeout: u128) -> Self {
+        // Within the statement, so that it needs no state of the session.
+        let bound = |millis| format!("bound AS MATERIALIZED (SELECT set_config('lock_timeout', '{millis}ms', true))");
         let sql = Sql {
             records: names.records(),
             seed: names.seed("key"),
             channel: names.channel(),
-            // Within the statement, so that it needs no state of the session.
-            bound: format!("bound AS MATERIALIZED (SELECT set_config('lock_timeout', '{lock_timeout}ms', true))"),
+            bound: bound(lock_timeout),
+            bound_of_claims: bound(lock_timeout.min(CLAIM_PATIENCE)),
         };
         Self {
             claim: sql.claim(true),
@@ -120,6 +126,7 @@ struct Sql {
     seed: i64,
     channel: String,
     bound: String,
+    bound_of_claims: String,
 }
 
 /// An owner's write: scope, key, token and number.
@@ -147,7 +154,7 @@ impl Sql {
     ///
     /// `$1` scope, `$2` key, `$3` token, `$4` fingerprint, `$5` on-lapse rule, `$6` lease, `$7` retention, `$8` now.
     fn claim(&self, bounded: bool) -> Statement {
-        let Self { records, bound, .. } = self;
+        let Self { records, bound_of_claims: bound, .. } = self;
         let (bound, and_bound) = if bounded { (format!("{bound},"), ", bound") } else { (String::new(), "") };
         let (lock, now, seen_at) = (self.lock_of("$1", "$2"), now("$8"), seen_at("$8"));
         let (lease_end, kept) = (after("c.now", "$6::int8"), after("c.now", "$7::int8"));
@@ -178,7 +185,7 @@ impl Sql {
     ///
     /// `$1` to `$7` are arrays of what [`Sql::claim`] takes one of.
     fn claim_group(&self) -> Statement {
-        let Self { records, bound, .. } = self;
+        let Self { records, bound_of_claims: bound, .. } = self;
         let (lock, now, seen_at) = (self.lock_of("i.scope", "i.key"), now("$8"), seen_at("$8"));
         let (lease_end, kept) = (after("c.now", "i.lease"), after("c.now", "i.kept"));
         let text = format!(
@@ -230,7 +237,7 @@ impl Sql {
         let (now, notify) = (now("$21"), self.notify());
         let text = format!(
             "WITH {bound} judged AS MATERIALIZED (
-                SELECT r.ctid AS at FROM {records} r {and_bound}
+                SELECT FROM {records} r {and_bound}
                 WHERE r.scope = $1 AND r.key = $2 AND r.token = $3 AND r.number = $4 AND r.state = $5
                     AND r.lease_end = $6 AND r.expiry = $7 AND r.format = 1 AND {now} - $8 <= {FRESH}
                 FOR NO KEY UPDATE OF r SKIP LOCKED)
@@ -240,7 +247,7 @@ impl Sql {
                 checkpoint_names = CASE WHEN $20 THEN r.checkpoint_names ELSE '{{}}' END,
                 checkpoint_values = CASE WHEN $20 THEN r.checkpoint_values ELSE '{{}}' END,
                 response = NULL, sweep_at = least(r.sweep_at, $17)
-            FROM judged WHERE r.ctid = judged.at
+            FROM judged WHERE r.scope = $1 AND r.key = $2
             RETURNING {notify}",
         );
         const TYPES: &[Type] = &[
@@ -327,10 +334,10 @@ impl Sql {
         let (now, lease_end) = (now("$6"), after("c.now", "$5::int8"));
         let text = format!(
             "WITH c AS MATERIALIZED (SELECT {now} AS now),
-            own AS MATERIALIZED (SELECT r.ctid AS at FROM {records} r, c WHERE {FENCE} FOR NO KEY UPDATE OF r SKIP LOCKED)
+            own AS MATERIALIZED (SELECT FROM {records} r, c WHERE {FENCE} FOR NO KEY UPDATE OF r SKIP LOCKED)
             UPDATE {records} r SET
                 lease_end = {lease_end}, expiry = greatest(r.expiry, {lease_end}), started = true
-            FROM own, c WHERE r.ctid = own.at
+            FROM own, c WHERE r.scope = $1 AND r.key = $2
             RETURNING true",
         );
         const TYPES: &[Type] = &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::INT8, Type::INT8, Type::INT8];
@@ -409,10 +416,10 @@ impl Sql {
         let Self { records, .. } = self;
         let text = format!(
             "WITH seen AS MATERIALIZED (
-                SELECT r.ctid AS at FROM {records} r
+                SELECT FROM {records} r
                 WHERE r.scope = $1 AND r.key = $2 AND r.token = $3 AND r.number = $4 AND r.state = 0 AND NOT r.waited
                 FOR NO KEY UPDATE OF r SKIP LOCKED)
-            UPDATE {records} r SET waited = true FROM seen WHERE r.ctid = seen.at RETURNING true",
+            UPDATE {records} r SET waited = true FROM seen WHERE r.scope = $1 AND r.key = $2 RETURNING true",
         );
         const TYPES: &[Type] = &OWNER;
         Statement { text, types: TYPES }
@@ -470,9 +477,8 @@ impl Sql {
         let text = format!(
             "WITH {bound},
             gone AS MATERIALIZED (
-                SELECT r.ctid AS at FROM {records} r, bound WHERE r.scope = $1 ORDER BY r.key LIMIT $2
-                FOR UPDATE OF r)
-            DELETE FROM {records} r USING gone WHERE r.ctid = gone.at RETURNING {notify}",
+                SELECT r.key FROM {records} r, bound WHERE r.scope = $1 ORDER BY r.key LIMIT $2 FOR UPDATE OF r)
+            DELETE FROM {records} r USING gone WHERE r.scope = $1 AND r.key = gone.key RETURNING {notify}",
         );
         Statement { text, types: &[Type::TEXT, Type::INT8] }
     }
@@ -483,3 +489,6 @@ fn nothing() -> &'static str {
     "NULL::int2, NULL::int2, NULL::bytea, NULL::int8, NULL::int2, NULL::bool, NULL::int8, NULL::bytea, NULL::int8, \
      NULL::int8, NULL::int8, NULL::int8, NULL::int2, NULL::bool, NULL::text[], NULL::bytea[], NULL::bytea"
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,8 +21,8 @@ use crate::{
     connections::Connections,
     error::{BACKEND, store_error},
     listen::{Dial, Listener},
-    queue::Queue,
-    records::{self, Given, millis},
+    queue::{Given, Queue},
+    records::{self, OwnerColumns, millis},
     schema::{self, Names},
     sql::{Statement, Statements},
     wait::{self, Waiters},
@@ -50,7 +50,7 @@ pub(crate) struct Inner {
     migrates: bool,
     migrated: OnceCell<()>,
     queue: Queue,
-    listener: Listener,
+    pub(crate) listener: Listener,
 }
 
 /// What a store is set up with.
@@ -105,10 +105,7 @@ impl PostgresStore {
         let mut client = connections.fresh("migrate", deadline).await?;
         match tokio::time::timeout_at(deadline, schema::migrate(&mut client, names, "migrate")).await {
             Ok(done) => done,
-            Err(_) => {
-                let message = "the schema could not be brought to this version within Builder::timeout";
-                Err(store_error(StoreErrorKind::Unavailable, "migrate", message))
-            }
+            Err(_) => Err(not_migrated()),
         }
     }
 
@@ -135,9 +132,14 @@ impl PostgresStore {
 
     /// Makes sure of the table before the first operation.
     pub(crate) async fn ready(&self) -> Result<(), StoreError> {
-        match self.inner.migrates && !self.inner.migrated.initialized() {
-            true => self.inner.migrated.get_or_try_init(|| self.migrate()).await.copied(),
-            false => Ok(()),
+        let Inner { connections, migrates, migrated, .. } = &*self.inner;
+        if !migrates || migrated.initialized() {
+            return Ok(());
+        }
+        // One migrates at a time, and who waits for it must not try for as long as each of those before it.
+        match tokio::time::timeout_at(connections.deadline(), migrated.get_or_try_init(|| self.migrate())).await {
+            Ok(done) => done.copied(),
+            Err(_) => Err(not_migrated()),
         }
     }
 
@@ -221,16 +223,15 @@ impl PostgresStore {
         let mut changes = Pauses::until(self.inner.connections.deadline());
         let mut rivals = Pauses::until(Instant::now() + self.inner.rival_wait);
         loop {
-            let Some(row) = self.inner.queue.ask(claim).await? else {
-                // A rival's insert came after this statement began, or its transaction is still open.
-                if !rivals.pause().await {
-                    return Ok(ClaimRow::Busy { seen: None });
-                }
-                continue;
+            let row = match self.inner.queue.ask(claim).await? {
+                Given::Row(row) => row,
+                Given::Unseen if rivals.pause().await => continue,
+                // It must not hold up the claims behind it again.
+                Given::Unseen | Given::Locked => return Ok(ClaimRow::Busy { seen: None }),
             };
             let (record, now) = match records::given(&row, OPERATION)? {
-                Given::Written(now) => return Ok(ClaimRow::Written(records::first(claim, now, OPERATION)?)),
-                Given::Found(record, now) => (record, now),
+                (None, now) => return Ok(ClaimRow::Written(records::first(claim, now, OPERATION)?)),
+                (Some(record), now) => (record, now),
             };
             let decision =
                 machine::claim(Some(&record), claim, now).map_err(|TokenReused| StoreError::token_reused(BACKEND))?;
@@ -248,6 +249,11 @@ impl PostgresStore {
             }
         }
     }
+}
+
+fn not_migrated() -> StoreError {
+    let message = "the schema could not be brought to this version within Builder::timeout";
+    store_error(StoreErrorKind::Unavailable, "migrate", message)
 }
 
 /// A record as it was found, and when.
@@ -320,17 +326,10 @@ impl Store for PostgresStore {
     ) -> Result<Fenced<Response>, StoreError> {
         let statement = &self.inner.statements.complete;
         let write = Write { operation: "complete", statement, owner, skips_locked: false };
-        let (attempt, now) = (owner.attempt(), self.now());
+        let now = self.now();
         let (bytes, kept) = (response.encode(), millis(retention.standard()));
-        let values: [&(dyn ToSql + Sync); 7] = [
-            &owner.scope().as_str(),
-            &owner.key().as_str(),
-            &&attempt.token.as_bytes()[..],
-            &i64::from(attempt.number),
-            &&bytes[..],
-            &kept,
-            &now,
-        ];
+        let own = OwnerColumns::of(owner);
+        let values = own.and(&[&bytes, &kept, &now]);
         let decide =
             |found: Option<&Record>, owner: &Owner, now| machine::complete(found, owner, response, retention, now);
         let answer = self.write(write, &values, decide, || response.clone()).await?;
@@ -348,15 +347,9 @@ impl Store for PostgresStore {
 
     async fn hold(&self, owner: &Owner, retention: Retention) -> Result<Fenced<()>, StoreError> {
         let write = Write { operation: "hold", statement: &self.inner.statements.hold, owner, skips_locked: false };
-        let (attempt, now, kept) = (owner.attempt(), self.now(), millis(retention.held()));
-        let values: [&(dyn ToSql + Sync); 6] = [
-            &owner.scope().as_str(),
-            &owner.key().as_str(),
-            &&attempt.token.as_bytes()[..],
-            &i64::from(attempt.number),
-            &now,
-            &kept,
-        ];
+        let (now, kept) = (self.now(), millis(retention.held()));
+        let own = OwnerColumns::of(owner);
+        let values = own.and(&[&now, &kept]);
         let decide = |found: Option<&Record>, owner: &Owner, now| machine::hold(found, owner, retention, now);
         let answer = self.write(write, &values, decide, || ()).await?;
         self.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
@@ -365,15 +358,9 @@ impl Store for PostgresStore {
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced<()>, StoreError> {
         let write = Write { operation: "renew", statement: &self.inner.statements.renew, owner, skips_locked: true };
-        let (attempt, now) = (owner.attempt(), self.now());
-        let values: [&(dyn ToSql + Sync); 6] = [
-            &owner.scope().as_str(),
-            &owner.key().as_str(),
-            &&attempt.token.as_bytes()[..],
-            &i64::from(attempt.number),
-            &millis(lease),
-            &now,
-        ];
+        let (now, length) = (self.now(), millis(lease));
+        let own = OwnerColumns::of(owner);
+        let values = own.and(&[&length, &now]);
         let decide = |found: Option<&Record>, owner: &Owner, now| machine::renew(found, owner, lease, now);
         self.write(write, &values, decide, || ()).await
     }
@@ -381,18 +368,11 @@ impl Store for PostgresStore {
     async fn checkpoint(&self, owner: &Owner, checkpoint: &Checkpoint) -> Result<Fenced<Checkpointed>, StoreError> {
         let statement = &self.inner.statements.checkpoint;
         let write = Write { operation: "checkpoint", statement, owner, skips_locked: false };
-        let (attempt, now) = (owner.attempt(), self.now());
+        let now = self.now();
         let limit = i64::try_from(MAX_CHECKPOINT_BYTES).unwrap_or(i64::MAX);
-        let values: [&(dyn ToSql + Sync); 8] = [
-            &owner.scope().as_str(),
-            &owner.key().as_str(),
-            &&attempt.token.as_bytes()[..],
-            &i64::from(attempt.number),
-            &checkpoint.name(),
-            &&checkpoint.value()[..],
-            &limit,
-            &now,
-        ];
+        let own = OwnerColumns::of(owner);
+        let (name, value) = (checkpoint.name(), &checkpoint.value()[..]);
+        let values = own.and(&[&name, &value, &limit, &now]);
         let decide = |found: Option<&Record>, owner: &Owner, now| machine::checkpoint(found, owner, checkpoint, now);
         self.write(write, &values, decide, || Checkpointed::Kept(checkpoint.value().clone())).await
     }
@@ -460,14 +440,9 @@ impl PostgresStore {
         decide: impl Fn(Option<&Record>, &Owner, Timestamp) -> Decision<Fenced<()>>,
     ) -> Result<Fenced<()>, StoreError> {
         let write = Write { operation, statement, owner, skips_locked: false };
-        let (attempt, now) = (owner.attempt(), self.now());
-        let values: [&(dyn ToSql + Sync); 5] = [
-            &owner.scope().as_str(),
-            &owner.key().as_str(),
-            &&attempt.token.as_bytes()[..],
-            &i64::from(attempt.number),
-            &now,
-        ];
+        let now = self.now();
+        let own = OwnerColumns::of(owner);
+        let values = own.and(&[&now]);
         let answer = self.write(write, &values, decide, || ()).await?;
         self.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
         Ok(answer)
@@ -505,9 +480,8 @@ impl wait::Help for Waiting<'_> {
         if !store.inner.listener.hears().await {
             return false;
         }
-        let (token, number) = (&seen.token.as_bytes()[..], i64::from(seen.number));
-        let values: [&(dyn ToSql + Sync); 4] = [&scope.as_str(), &key.as_str(), &token, &number];
+        let attempt = OwnerColumns::seen(scope, key, *seen);
         // Where it fails, or the row is locked, the wait looks for itself.
-        store.rows("wait", &store.inner.statements.wait, &values).await.is_ok()
+        store.rows("wait", &store.inner.statements.wait, &attempt.and(&[])).await.is_ok()
     }
 }

@@ -2,8 +2,8 @@
 
 use futures_util::future::BoxFuture;
 use idem_core::{
-    Answer, Claim, ClaimRow, CommitError, Completion, Fenced, Owner, Response, StoreError, StoreErrorKind, TokenReused,
-    Transaction, machine,
+    Answer, Claim, ClaimRow, CommitError, Completion, Fenced, Owner, Response, Snapshot, State, Store, StoreError,
+    StoreErrorKind, TokenReused, Transaction, machine,
 };
 use tokio::time::Instant;
 use tokio_postgres::{
@@ -15,7 +15,7 @@ use crate::{
     PostgresStore,
     connections::{Values, typed},
     error::{BACKEND, described, judge, postgres_error, store_error},
-    records::{self, ClaimColumns, Given, Swap, column, millis},
+    records::{self, ClaimColumns, OwnerColumns, Swap, column, millis},
     sql::Statement,
     store::{Pauses, changing},
     wait,
@@ -36,6 +36,10 @@ impl PostgresStore {
     ///
     /// Above READ COMMITTED begin the transaction with [`lock_in`](PostgresStore::lock_in).
     ///
+    /// An attempt that had completed before, in another transaction, is answered with the recorded response, as
+    /// everywhere. So do not do a transaction again whose COMMIT was not answered, without reading the record first;
+    /// [`in_transaction`](PostgresStore::in_transaction) does that.
+    ///
     /// # Errors
     ///
     /// The transaction has failed and must be rolled back:
@@ -54,28 +58,33 @@ impl PostgresStore {
         transaction: &tokio_postgres::Transaction<'_>,
         completion: &Completion,
     ) -> Result<Fenced<Response>, StoreError> {
+        Ok(match self.completed_in(transaction, completion).await? {
+            Completed::Now(response) | Completed::Before(response) => Fenced::Written(response),
+            Completed::Superseded => Fenced::Superseded,
+        })
+    }
+
+    async fn completed_in(
+        &self,
+        transaction: &tokio_postgres::Transaction<'_>,
+        completion: &Completion,
+    ) -> Result<Completed, StoreError> {
         let (owner, response) = (completion.owner(), completion.response());
-        let (attempt, now) = (owner.attempt(), self.now());
+        let now = self.now();
         let (bytes, kept) = (response.encode(), millis(completion.retention().standard()));
-        let values: [&(dyn ToSql + Sync); 7] = [
-            &owner.scope().as_str(),
-            &owner.key().as_str(),
-            &&attempt.token.as_bytes()[..],
-            &i64::from(attempt.number),
-            &&bytes[..],
-            &kept,
-            &now,
-        ];
+        let own = OwnerColumns::of(owner);
+        let values = own.and(&[&bytes, &kept, &now]);
         let written = rows(transaction, COMPLETE, &self.inner.statements.complete_in, &values).await?;
         let Some(written) = written.first() else {
             let values: [&(dyn ToSql + Sync); 3] = [&owner.scope().as_str(), &owner.key().as_str(), &now];
             let found = rows(transaction, COMPLETE, &self.inner.statements.read, &values).await?;
-            let Some(row) = found.first() else { return Ok(Fenced::Superseded) };
+            let Some(row) = found.first() else { return Ok(Completed::Superseded) };
             let (found, at) = (records::record(row, COMPLETE)?, records::seen_at(row, COMPLETE)?);
             let decision = machine::complete(Some(&found), owner, response, completion.retention(), at);
-            return match decision.write {
-                None => Ok(decision.answer),
-                Some(_) => Err(changing(COMPLETE)),
+            return match (decision.write, decision.answer) {
+                (Some(_), _) => Err(changing(COMPLETE)),
+                (None, Fenced::Written(recorded)) => Ok(Completed::Before(recorded)),
+                (None, Fenced::Superseded) => Ok(Completed::Superseded),
             };
         };
         if column(written, 1, COMPLETE)? {
@@ -83,7 +92,15 @@ impl PostgresStore {
                 the client was told about; SET LOCAL synchronous_commit = on in the transaction";
             return Err(store_error(StoreErrorKind::Configuration, COMPLETE, message));
         }
-        Ok(Fenced::Written(response.clone()))
+        Ok(Completed::Now(response.clone()))
+    }
+
+    /// Whether the attempt's completion is there for others than the transaction that made it.
+    async fn is_committed(&self, owner: &Owner) -> Result<bool, StoreError> {
+        let found = self.read(owner.scope(), owner.key()).await?;
+        Ok(found.is_some_and(|Snapshot { record, .. }| {
+            record.attempt() == owner.attempt() && matches!(record.state, State::Done(_))
+        }))
     }
 
     /// Takes the attempt's record for a transaction of the caller's: as its first statement, where it runs above READ
@@ -103,14 +120,8 @@ impl PostgresStore {
         transaction: &tokio_postgres::Transaction<'_>,
         owner: &Owner,
     ) -> Result<Fenced<()>, StoreError> {
-        let attempt = owner.attempt();
-        let values: [&(dyn ToSql + Sync); 5] = [
-            &owner.scope().as_str(),
-            &owner.key().as_str(),
-            &&attempt.token.as_bytes()[..],
-            &i64::from(attempt.number),
-            &self.now(),
-        ];
+        let (own, now) = (OwnerColumns::of(owner), self.now());
+        let values = own.and(&[&now]);
         let found = rows(transaction, LOCK, &self.inner.statements.lock_in, &values).await?;
         Ok(if found.is_empty() { Fenced::Superseded } else { Fenced::Written(()) })
     }
@@ -167,8 +178,8 @@ impl PostgresStore {
             // A row that can't be seen yet was inserted before the lock was taken.
             if let Some(row) = given.first() {
                 let (record, now) = match records::given(row, CLAIM)? {
-                    Given::Written(now) => return Ok(ClaimRow::Written(records::first(claim, now, CLAIM)?)),
-                    Given::Found(record, now) => (record, now),
+                    (None, now) => return Ok(ClaimRow::Written(records::first(claim, now, CLAIM)?)),
+                    (Some(record), now) => (record, now),
                 };
                 let decision = machine::claim(Some(&record), claim, now)
                     .map_err(|TokenReused| StoreError::token_reused(BACKEND))?;
@@ -213,9 +224,21 @@ impl PostgresStore {
     /// [`Transaction::commit_with`](idem_core::Transaction::commit_with). What `attempt.commit` takes.
     ///
     /// It must be the outermost transaction: the commit of a savepoint commits nothing.
+    ///
+    /// A transaction that is done again because the reply to the first COMMIT was lost is rolled back if the first was
+    /// committed after all, and answered with the recorded response.
     pub fn in_transaction<'c>(&self, transaction: impl Into<CallersTransaction<'c>>) -> PostgresTransaction<'c> {
         PostgresTransaction { store: self.clone(), transaction: transaction.into() }
     }
+}
+
+/// What came of a completion in a transaction.
+enum Completed {
+    /// It is part of the transaction.
+    Now(Response),
+    /// The same attempt had completed with this response: earlier in the transaction, or in another.
+    Before(Response),
+    Superseded,
 }
 
 /// A statement for a driver of the caller's.
@@ -352,19 +375,24 @@ impl<'c> Transaction for PostgresTransaction<'c> {
         let Self { store, transaction } = self;
         Box::pin(async move {
             // On an error the transaction is dropped, which rolls it back.
-            match store.complete_in(transaction.inner(), &completion).await? {
-                Fenced::Superseded => {
+            let response = match store.completed_in(transaction.inner(), &completion).await? {
+                Completed::Now(response) => response,
+                // An earlier transaction was committed, and the reply to that lost. What this one did, that one did.
+                Completed::Before(response) if store.is_committed(completion.owner()).await? => {
+                    let _ = transaction.rollback().await;
+                    return Ok(response);
+                }
+                Completed::Before(response) => response,
+                Completed::Superseded => {
                     // Whether it arrives or not, nothing of it is committed.
                     let _ = transaction.rollback().await;
-                    Err(CommitError::Superseded)
+                    return Err(CommitError::Superseded);
                 }
-                Fenced::Written(response) => {
-                    transaction.commit().await.map_err(not_committed)?;
-                    let owner = completion.owner();
-                    store.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
-                    Ok(response)
-                }
-            }
+            };
+            transaction.commit().await.map_err(not_committed)?;
+            let owner = completion.owner();
+            store.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
+            Ok(response)
         })
     }
 }

@@ -90,3 +90,6 @@ impl Waiters {
 fn is_in_progress(snapshot: Option<&Snapshot>, seen: AttemptId) -> bool {
     snapshot.is_some_and(|found| found.record.state == State::InProgress && found.record.attempt() == seen)
 }
+
+#[cfg(test)]
+mod tests;

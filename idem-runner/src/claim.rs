@@ -82,7 +82,7 @@ impl Inner {
         }
     }
 
-    fn claim_for(&self, request: Request, token: Token) -> Claim {
+    pub(crate) fn claim_for(&self, request: Request, token: Token) -> Claim {
         let Request { scope, key, fingerprint, older } = request;
         let claim = Claim::new(scope, key, token, fingerprint)
             .with_lease(self.settings.lease)
@@ -137,7 +137,7 @@ impl Inner {
         }
     }
 
-    fn token(&self) -> Result<Token, StoreError> {
+    pub(crate) fn token(&self) -> Result<Token, StoreError> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(|error| {
             let message = "the operating system gives no random bytes for a token";

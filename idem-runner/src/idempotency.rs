@@ -3,7 +3,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use idem_core::{Fenced, Grant, OnLapse, Response, Retention, Store, StoreError, StoreErrorKind};
+use idem_core::{Claim, Fenced, Grant, OnLapse, Response, Retention, Store, StoreError, StoreErrorKind};
 use tokio::{runtime::Handle, time};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
@@ -81,6 +81,17 @@ impl Idempotency {
         let span = request.span();
         let work = Arc::clone(&self.0).run(request, operation).instrument(span);
         Detached::new(runtime, self.0.tracker.track_future(work)).await
+    }
+
+    /// The claim that [`run`](Idempotency::run) would make for a request, under a fresh token and with this runner's
+    /// settings: for stores that also claim in a transaction of the caller's (`PostgresStore::claim_in`). Whatever comes
+    /// of it is between the caller and the store: nothing is renewed, settled or counted.
+    ///
+    /// # Errors
+    ///
+    /// Of kind configuration if the operating system gives no random bytes.
+    pub fn prepare(&self, request: Request) -> Result<Claim, StoreError> {
+        Ok(self.0.claim_for(request, self.0.token()?))
     }
 
     /// Claims the key for a handler that settles by hand.

@@ -35,13 +35,6 @@ impl Folder {
     pub(crate) fn handed_over(&mut self) {
         self.mine = false;
     }
-
-    /// Writes a file that only the server's user can read, as servers demand of private keys.
-    pub(crate) fn write(&self, name: &str, content: &str) -> PathBuf {
-        let path = self.path.join(name);
-        write_private(&path, content);
-        path
-    }
 }
 
 impl Drop for Folder {
@@ -52,7 +45,7 @@ impl Drop for Folder {
     }
 }
 
-/// Writes a file that only the server's user can read.
+/// Writes a file that only the server's user can read, as servers demand of private keys.
 pub(crate) fn write_private(path: &Path, content: &str) {
     let written = std::fs::write(path, content)
         .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)));

@@ -4,6 +4,7 @@
 //!   that `IDEM_TEST_POSTGRES_URL` names.
 //! - [`PrivatePostgres`] is one that a test may stop, kill, pause, replicate and reach through TLS.
 //! - [`PgBouncer`] is a pooler in transaction mode in front of one of them.
+//! - [`Proxy`] stands between clients and a server and cuts, delays or swallows what passes.
 //!
 //! A private server listens on the loopback interface only, keeps everything in a temporary folder, runs as an
 //! unprivileged user where the tests run as root, and ends with the process that started it, however that ends.
@@ -15,7 +16,6 @@
 #![allow(clippy::panic)]
 
 mod find;
-#[allow(dead_code)]
 mod folder;
 mod keeper;
 mod pgbouncer;
@@ -23,7 +23,9 @@ mod port;
 mod postgres;
 mod private;
 mod process;
+mod proxy;
 mod sql;
+mod tls;
 mod url;
 mod user;
 
@@ -31,4 +33,19 @@ pub use pgbouncer::{PgBouncer, PgBouncerSettings};
 pub use postgres::{Postgres, postgres};
 pub use private::{PrivatePostgres, Settings};
 pub use process::is_running;
+pub use proxy::{Cut, Fault, Proxy, Request};
 pub use sql::{query, query_value};
+
+/// Whether the long variant of a test is to run: under `./scripts/test --full`. If not, this says that it is left out.
+#[must_use]
+pub fn full(variant: &str) -> bool {
+    let full = std::env::var_os("IDEM_TEST_FULL").is_some_and(|value| value == "1");
+    if !full {
+        // Whoever reads the output of the tests must see what they did not do.
+        #[allow(clippy::print_stderr)]
+        {
+            eprintln!("left out: {variant} (./scripts/test --full runs it)");
+        }
+    }
+    full
+}

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use crate::folder::Folder;
 use crate::keeper::Keeper;
-use crate::{find, folder, port, process, sql, url};
+use crate::{find, folder, port, process, sql, tls, url};
 
 /// How long a server may take to accept connections.
 const START: Duration = Duration::from_secs(60);
 /// A fast shutdown; if it does not come to an end, an immediate one (the server kills its own children then).
 const STOP: &str = "INT 300 QUIT 100 KILL 100";
-/// Nobody needs the data afterwards.
-const END: &str = "INT 50 QUIT 100 KILL 100";
+/// Nobody needs the data afterwards, so an immediate shutdown may follow soon.
+const END: &str = "INT 20 QUIT 100 KILL 100";
+/// The certificate of the authority, in the server's folder.
+const CA_FILE: &str = "ca.crt";
 
 /// Settings of a private server.
 ///
@@ -22,6 +24,8 @@ const END: &str = "INT 50 QUIT 100 KILL 100";
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     lines: Vec<(String, String)>,
+    access: Vec<String>,
+    tls_host: Option<String>,
 }
 
 impl Settings {
@@ -42,6 +46,23 @@ impl Settings {
     #[must_use]
     pub fn fsync(self, on: bool) -> Self {
         self.set("fsync", if on { "on" } else { "off" })
+    }
+
+    /// A line of pg_hba.conf before the ones that let everybody in, such as
+    /// `host all reader 127.0.0.1/32 scram-sha-256`. The superuser must stay able to log in without a password.
+    #[must_use]
+    pub fn access(mut self, line: &str) -> Self {
+        self.access.push(line.to_owned());
+        self
+    }
+
+    /// Speaks TLS to clients that ask for it, with a certificate for this host name by an authority of its own (see
+    /// [`PrivatePostgres::ca_file`]). The server is reached as `localhost` and as `127.0.0.1`: a certificate for anything
+    /// else is one for a wrong host.
+    #[must_use]
+    pub fn tls(mut self, host: &str) -> Self {
+        self.tls_host = Some(host.to_owned());
+        self.set("ssl", "on")
     }
 
     fn configuration(&self) -> String {
@@ -106,6 +127,18 @@ impl PrivatePostgres {
         );
         assert!(made, "{} failed:\n{}", initdb.display(), log_tail(&folder));
         append(&data.join("postgresql.conf"), &settings.configuration());
+        if let Some(host) = &settings.tls_host {
+            let identity = tls::identity(host);
+            // Where the server looks for them unless it is told otherwise.
+            folder::write_private(&data.join("server.crt"), &identity.certificate);
+            folder::write_private(&data.join("server.key"), &identity.key);
+            folder::write_private(&folder.join(CA_FILE), &identity.authority);
+        }
+        if !settings.access.is_empty() {
+            let rules = data.join("pg_hba.conf");
+            let others = std::fs::read_to_string(&rules).unwrap_or_else(|error| panic!("{}: {error}", rules.display()));
+            folder::write_private(&rules, &format!("{}\n{others}", settings.access.join("\n")));
+        }
         Self::launch(keeper, folder, binaries)
     }
 
@@ -141,6 +174,24 @@ impl PrivatePostgres {
     #[must_use]
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// As [`PrivatePostgres::url`], by the host name `localhost`.
+    #[must_use]
+    pub fn localhost_url(&self) -> String {
+        format!("postgres://postgres@localhost:{}/postgres", self.port)
+    }
+
+    /// The certificate of the authority that vouches for this server, a PEM file. No other server's authority does.
+    ///
+    /// # Panics
+    ///
+    /// If the server was not started with [`Settings::tls`].
+    #[must_use]
+    pub fn ca_file(&self) -> PathBuf {
+        let file = self.folder.join(CA_FILE);
+        assert!(file.exists(), "this server was started without TLS");
+        file
     }
 
     /// The loopback port. It stays the same over restarts.
@@ -282,11 +333,12 @@ impl PrivatePostgres {
 }
 
 /// What to do where no server is installed.
-pub(crate) const NOT_INSTALLED: &str = "\
-these tests need a PostgreSQL server, and neither is one installed nor does IDEM_TEST_POSTGRES_URL name one. Either
+const NOT_INSTALLED: &str = "\
+these tests start a PostgreSQL server of their own, and none is installed. Install one, nothing has to be configured:
   - ./scripts/install-servers
-  - apt-get install postgresql (Debian, Ubuntu) or brew install postgresql (macOS): the tests start a server of their own
-  - docker compose up -d --wait, then IDEM_TEST_POSTGRES_URL=postgres://postgres:idem@127.0.0.1:54329/postgres";
+  - or apt-get install postgresql (Debian, Ubuntu), brew install postgresql (macOS)
+  - or, for the tests that don't stop their server: docker compose up --detach --wait, and
+    IDEM_TEST_POSTGRES_URL=postgres://postgres:idem@127.0.0.1:54329/postgres";
 
 #[derive(Debug)]
 enum Failure {

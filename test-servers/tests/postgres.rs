@@ -1,6 +1,6 @@
 //! The server that all tests of a process share.
 
-use test_servers::{postgres, query, query_value};
+use test_servers::{PrivatePostgres, Settings, postgres, query, query_value};
 
 #[test]
 fn the_server_starts_and_everyone_gets_the_same() {
@@ -22,7 +22,7 @@ fn two_databases_are_separate() {
 }
 
 #[test]
-fn options_of_a_database_hold_for_its_connections_alquery_value() {
+fn options_of_a_database_hold_for_its_connections_alone() {
     let options = [("default_transaction_isolation", "serializable"), ("idem.word", "it's")];
     let serializable = postgres().create_database(&options);
     assert_eq!(query_value(&serializable, "SHOW transaction_isolation"), "serializable");
@@ -37,9 +37,8 @@ async fn it_can_be_asked_for_within_an_async_runtime() {
 
 #[test]
 fn a_private_server_is_reached_through_the_loopback_interface_only() {
-    if postgres().is_private() {
-        assert_eq!(query_value(&postgres().url(), "SHOW listen_addresses"), "127.0.0.1");
-        assert_eq!(query_value(&postgres().url(), "SHOW unix_socket_directories"), "");
-        assert_eq!(query_value(&postgres().url(), "SHOW max_connections"), "300");
-    }
+    let server = PrivatePostgres::start(Settings::new());
+    assert_eq!(query_value(&server.url(), "SHOW listen_addresses"), "127.0.0.1");
+    assert_eq!(query_value(&server.url(), "SHOW unix_socket_directories"), "");
+    assert_eq!(query_value(&server.url(), "SHOW max_connections"), "300");
 }

@@ -1,8 +1,5 @@
 //! Servers that a test stops, kills, pauses and replicates.
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use test_servers::{PrivatePostgres, Settings, is_running, query, query_value};
@@ -92,6 +89,17 @@ fn settings_reach_the_server() {
 }
 
 #[test]
+fn rules_of_access_come_before_the_open_door() {
+    let server = PrivatePostgres::start(Settings::new().access("host all guarded 127.0.0.1/32 scram-sha-256"));
+    query(&server.url(), "CREATE ROLE guarded LOGIN PASSWORD 'secret'");
+    let by = |user: &str| server.url().replace("postgres@", user);
+    assert_eq!(query_value(&by("guarded:secret@"), "SELECT current_user"), "guarded");
+    let refused = std::panic::catch_unwind(|| query(&by("guarded:wrong@"), "SELECT 1"));
+    let message = refused.unwrap_err().downcast::<String>().unwrap();
+    assert!(message.contains("password authentication failed"), "{message}");
+}
+
+#[test]
 fn a_setting_that_the_server_refuses_fails_with_its_log() {
     let started = std::panic::catch_unwind(|| PrivatePostgres::start(Settings::new().set("no_such_setting", "1")));
     let message = started.unwrap_err().downcast::<String>().unwrap();
@@ -119,33 +127,4 @@ fn a_server_that_is_dropped_is_gone_with_its_folder() {
     drop(server);
     assert!(!is_running(process));
     assert!(!folder.exists());
-}
-
-#[test]
-fn servers_end_with_a_process_that_is_killed() {
-    let mut holder = Command::new(env!("CARGO_BIN_EXE_hold-servers"))
-        .env_remove("IDEM_TEST_POSTGRES_URL")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(holder.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let servers: Vec<String> = lines.take_while(|line| line != "ready").collect();
-    assert_eq!(servers.len(), 5, "{servers:?}");
-    let servers = servers.iter().map(|line| line.split_once(' ').unwrap());
-    let servers: Vec<(u32, &Path)> = servers.map(|(id, folder)| (id.parse().unwrap(), Path::new(folder))).collect();
-    for (process, folder) in &servers {
-        assert!((*process == 0 || is_running(*process)) && folder.exists());
-    }
-
-    // SIGKILL: nothing in that process can tidy up.
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    for (process, folder) in servers {
-        while (process != 0 && is_running(process)) || folder.exists() {
-            assert!(Instant::now() < deadline, "process {process} or folder {} is left", folder.display());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
 }

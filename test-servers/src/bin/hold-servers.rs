@@ -1,20 +1,23 @@
-//! Starts the servers of this crate, says which process and folder is whose, and waits to be killed: the tests look at
-//! what is left then.
+//! Starts servers of this crate, says what it has, and waits to be killed: the tests look at what is left then.
+//!
+//! `hold-servers private` starts one of each kind and says which process and folder is whose; `hold-servers shared` says
+//! the address of its database on the shared server.
 
 use std::io::{Read, Write};
 
 use test_servers::{PgBouncer, PgBouncerSettings, PrivatePostgres, Settings, postgres};
 
 fn main() -> std::io::Result<()> {
+    if std::env::args().nth(1).as_deref() == Some("shared") {
+        return hold(&[postgres().url()]);
+    }
     let private = PrivatePostgres::start(Settings::new());
     let stopped = PrivatePostgres::start(Settings::new());
     stopped.stop();
     let paused = PrivatePostgres::start(Settings::new());
     paused.pause();
-
-    let mut output = std::io::stdout().lock();
-    let shared = postgres();
     let pooler = PgBouncer::start(&private.url(), PgBouncerSettings::new());
+    let shared = postgres();
     let servers = [
         (shared.process_id(), shared.folder()),
         (private.process_id(), Some(private.folder())),
@@ -22,9 +25,17 @@ fn main() -> std::io::Result<()> {
         (paused.process_id(), Some(paused.folder())),
         (Some(pooler.process_id()), Some(pooler.folder())),
     ];
-    for (process, folder) in servers {
+    let lines = servers.map(|(process, folder)| {
         let folder = folder.map(|folder| folder.display().to_string()).unwrap_or_default();
-        writeln!(output, "{} {folder}", process.unwrap_or(0))?;
+        format!("{} {folder}", process.unwrap_or(0))
+    });
+    hold(&lines)
+}
+
+fn hold(lines: &[String]) -> std::io::Result<()> {
+    let mut output = std::io::stdout().lock();
+    for line in lines {
+        writeln!(output, "{line}")?;
     }
     writeln!(output, "ready")?;
     output.flush()?;

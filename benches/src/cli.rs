@@ -1,0 +1,129 @@
+//! The command line.
+
+use std::ffi::OsString;
+
+use lexopt::{Arg, Error, Parser, ValueExt};
+
+pub(crate) const USAGE: &str = "\
+What idem costs, against the bare statement through the same driver. Build it with --release.
+
+idem-benches postgres [options]
+    Starts a private PostgreSQL with fsync on, and a PgBouncer in front of it.
+    --url URL        measures on this server instead, in a schema of its own; its user must be a superuser
+    --only WORD      only the measures whose name contains WORD: claim, replay, pooler, trips, wal, hot, growth, sync
+    --rounds N       how many rounds, 9 or more (default 11)
+    --seconds TIME   how long the base of a comparison runs in a round, in seconds (default 0.5)
+    --full           growth up to 10 million records instead of 1 million: some 25 GB of disk
+";
+
+/// What to do.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Command {
+    Help,
+    Postgres(Options),
+}
+
+/// How to measure.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Options {
+    /// The server; none is a private one.
+    pub(crate) url: Option<String>,
+    pub(crate) only: Option<String>,
+    pub(crate) rounds: usize,
+    pub(crate) seconds: f64,
+    pub(crate) full: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { url: None, only: None, rounds: 11, seconds: 0.5, full: false }
+    }
+}
+
+impl Options {
+    /// Whether a measure of that name was asked for.
+    pub(crate) fn wants(&self, measure: &str) -> bool {
+        self.only.as_ref().is_none_or(|word| measure.contains(word.as_str()))
+    }
+}
+
+/// Reads the arguments behind the program's name.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, Error> {
+    let mut parser = Parser::from_args(arguments);
+    match parser.next()? {
+        Some(Arg::Value(backend)) if backend == "postgres" => options(&mut parser),
+        Some(Arg::Value(backend)) => Err(format!("there is no backend {backend:?}: it is postgres").into()),
+        Some(Arg::Long("help") | Arg::Short('h')) => Ok(Command::Help),
+        Some(other) => Err(other.unexpected()),
+        None => Err("which backend? idem-benches postgres (--help shows more)".into()),
+    }
+}
+
+fn options(parser: &mut Parser) -> Result<Command, Error> {
+    let mut options = Options::default();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Arg::Long("url") => options.url = Some(parser.value()?.string()?),
+            Arg::Long("only") => options.only = Some(parser.value()?.string()?),
+            Arg::Long("rounds") => options.rounds = parser.value()?.parse()?,
+            Arg::Long("seconds") => options.seconds = parser.value()?.parse()?,
+            Arg::Long("full") => options.full = true,
+            Arg::Long("help") | Arg::Short('h') => return Ok(Command::Help),
+            other => return Err(other.unexpected()),
+        }
+    }
+    if options.rounds < 9 {
+        return Err("--rounds: a median of fewer than 9 rounds says nothing on a shared machine".into());
+    }
+    if !(0.01..=10.0).contains(&options.seconds) {
+        return Err("--seconds: it is a number from 0.01 to 10".into());
+    }
+    Ok(Command::Postgres(options))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(arguments: &str) -> Result<Command, String> {
+        parse(arguments.split_whitespace().map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_are_read() {
+        assert_eq!(parsed("postgres"), Ok(Command::Postgres(Options::default())));
+        let expected = Options {
+            url: Some("postgres://x".into()),
+            only: Some("wal".into()),
+            rounds: 21,
+            seconds: 0.25,
+            full: true,
+        };
+        let given = parsed("postgres --url postgres://x --only wal --rounds 21 --seconds 0.25 --full");
+        assert_eq!(given, Ok(Command::Postgres(expected)));
+        assert_eq!(parsed("postgres --help"), Ok(Command::Help));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_in_words() {
+        for (arguments, word) in [
+            ("", "which backend"),
+            ("oracle", "oracle"),
+            ("postgres --rounds 8", "--rounds"),
+            ("postgres --seconds 0", "--seconds"),
+            ("postgres --seconds NaN", "--seconds"),
+            ("postgres --fast", "--fast"),
+        ] {
+            let problem = parsed(arguments).expect_err(arguments);
+            assert!(problem.contains(word), "{arguments}: {problem}");
+        }
+    }
+
+    #[test]
+    fn measures_are_chosen_by_a_part_of_their_name() {
+        let options = Options { only: Some("claim".into()), ..Options::default() };
+        assert!(options.wants("claim pooler"));
+        assert!(!options.wants("replay pooler"));
+        assert!(Options::default().wants("replay"));
+    }
+}

@@ -1,0 +1,125 @@
+//! What becomes of the ratios when records are many.
+
+use std::sync::Arc;
+
+use idem_core::Claim;
+use idem_postgres::PostgresStore;
+use test_servers::query;
+
+use crate::{
+    Failure, input,
+    postgres::{
+        MANY,
+        bare::Bare,
+        operations::{Replays, done},
+        place::Place,
+        speed::{answers, claims, inserts, reads},
+    },
+    report::{self, Goal},
+    rounds::{Plan, Side, interleave},
+};
+
+const FEW: usize = 10_000;
+
+/// How many records are replayed in turn: of a large table, other ones than fit into a processor's cache.
+const REPLAYED: usize = 5_000;
+
+pub(crate) async fn measure(place: &Place, plan: Plan, full: bool) -> Result<(), Failure> {
+    let many = if full { 10_000_000 } else { 1_000_000 };
+    let (small, large) = (Sized::fill(place, FEW).await?, Sized::fill(place, many).await?);
+    // Few enough that the small table stays small.
+    let plan = Plan { at_most: 1_000, ..plan };
+
+    report::ratios(&format!("Growth from {FEW} to {many} records, against the growth of the bare statement"))?;
+    for tasks in [1, MANY] {
+        let (few, plenty) = (small.base(tasks), large.base(tasks));
+        let sides =
+            [inserts(few, tasks), small.claims(place, tasks), inserts(plenty, tasks), large.claims(place, tasks)];
+        compare(&format!("claim, {tasks} in flight"), plan, sides).await?;
+        let sides = [
+            reads(few, &small.replays.claims, tasks),
+            answers(&small.replays, tasks),
+            reads(plenty, &large.replays.claims, tasks),
+            answers(&large.replays, tasks),
+        ];
+        compare(&format!("replay, {tasks} in flight"), plan, sides).await?;
+    }
+    Ok(())
+}
+
+async fn compare(what: &str, plan: Plan, sides: [Side<'_>; 4]) -> Result<(), Failure> {
+    let rates = interleave(plan, &sides).await?;
+    // Times grow as rates fall.
+    let growth = rates.spread(|rates| (rates[1] / rates[3]) / (rates[0] / rates[2]));
+    report::ratio(what, Goal::AtMost(1.1), growth, rates.rate(2), rates.rate(3))
+}
+
+/// A table of so many records, and both ways to it.
+struct Sized {
+    table: String,
+    store: PostgresStore,
+    replays: Arc<Replays>,
+    one: Bare,
+    pool: Bare,
+}
+
+impl Sized {
+    /// Makes one record through the store, and the others as its copies under other keys.
+    async fn fill(place: &Place, records: usize) -> Result<Self, Failure> {
+        let name = format!("growth_{records}");
+        let (url, table) = (&place.url, place.table(&name));
+        let store = place.store(&name, url).await?;
+        let first = done(&store, "done", 1, 64).await?.remove(0);
+        let columns = format!(
+            "SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum), string_agg(CASE attname
+                WHEN 'key' THEN 'md5(n::text)' WHEN 'sweep_at' THEN 'sweep_at + n' ELSE quote_ident(attname) END, ', '
+                ORDER BY attnum)
+            FROM pg_attribute WHERE attrelid = '{table}'::regclass AND attnum > 0 AND NOT attisdropped"
+        );
+        tokio::task::block_in_place(|| {
+            let row = query(url, &columns).remove(0);
+            let [Some(columns), Some(values)] = &row[..] else { return Err("the table has no columns") };
+            query(
+                url,
+                &format!(
+                    "INSERT INTO {table} ({columns})
+                    SELECT {values} FROM (SELECT * FROM {table} LIMIT 1) r, generate_series(1, {}) n",
+                    records - 1
+                ),
+            );
+            query(url, &format!("VACUUM ANALYZE {table}"));
+            Ok(())
+        })?;
+        let replays = Arc::new(Replays { store: store.clone(), claims: retries(url, &first, records)? });
+        let (one, pool) = (Bare::one(url, &table, true).await?, Bare::pool(url, &table, true)?);
+        Ok(Self { table, store, replays, one, pool })
+    }
+
+    fn base(&self, tasks: usize) -> &Bare {
+        if tasks == 1 { &self.one } else { &self.pool }
+    }
+
+    /// Claims through the store; afterwards the table is as large as it was.
+    fn claims<'a>(&'a self, place: &'a Place, tasks: usize) -> Side<'a> {
+        let claims = claims(&self.store, tasks);
+        Box::new(move |count| {
+            let run = claims(count);
+            Box::pin(async move {
+                let took = run.await?;
+                tokio::task::block_in_place(|| {
+                    query(&place.url, &format!("DELETE FROM {} WHERE scope = 'new'", self.table));
+                    query(&place.url, &format!("VACUUM {}", self.table));
+                });
+                Ok(took)
+            })
+        })
+    }
+}
+
+/// Claims of copies from all over the table.
+fn retries(url: &str, first: &Claim, records: usize) -> Result<Vec<Claim>, Failure> {
+    let step = records / REPLAYED;
+    let keys = format!("SELECT md5((n * {step})::text) FROM generate_series(1, {}) n", REPLAYED - 1);
+    let keys = tokio::task::block_in_place(|| query(url, &keys));
+    keys.into_iter().flatten().flatten().map(|key| input::retry_under(first, &key)).collect()
+}

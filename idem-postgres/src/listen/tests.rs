@@ -1,0 +1,125 @@
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, Pool};
+use idem_core::{Answer, Claim, Fingerprint, Grant, Key, Response, Retention, Scope, Store, Token};
+use test_servers::{PgBouncer, PgBouncerSettings, postgres};
+use tokio_postgres::{AsyncMessage, Client, NoTls};
+
+use crate::{PostgresStore, wait};
+
+/// How long anything may take that is not supposed to.
+const LIMIT: Duration = Duration::from_secs(60);
+
+async fn claimed(store: &PostgresStore, key: &str) -> Grant {
+    let fingerprint = Fingerprint::builder().part("body", "b").build().unwrap();
+    let mut token = [0; 16];
+    token[..key.len()].copy_from_slice(key.as_bytes());
+    let claim = Claim::new(Scope::new("s").unwrap(), Key::new(key).unwrap(), Token::from_bytes(token), fingerprint);
+    match idem_core::claim(store, &claim).await.unwrap() {
+        Answer::Claimed(grant) => grant,
+        other => panic!("an unused key was answered {other:?}"),
+    }
+}
+
+/// A connection of the test's that hears what is said on the store's channel.
+async fn ear(store: &PostgresStore) -> (Client, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    let (client, mut connection) = tokio_postgres::connect(&postgres().url(), NoTls).await.unwrap();
+    let (say, said) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(heard) = message {
+                let _ = say.send(heard.payload().to_owned());
+            }
+        }
+    });
+    client.batch_execute(&format!("LISTEN {}", store.inner.names.channel())).await.unwrap();
+    (client, said)
+}
+
+async fn store(table: &str) -> PostgresStore {
+    PostgresStore::builder(&postgres().url()).table(table).connect().await.unwrap()
+}
+
+/// Everything that is said on the channel before a word of the test's own, but for self-tests.
+async fn said_until_now(
+    store: &PostgresStore,
+    client: &Client,
+    said: &mut tokio::sync::mpsc::UnboundedReceiver<String>,
+) -> Vec<String> {
+    client.batch_execute(&format!("NOTIFY {}, 'end'", store.inner.names.channel())).await.unwrap();
+    let mut heard = Vec::new();
+    loop {
+        match tokio::time::timeout(LIMIT, said.recv()).await.unwrap().unwrap() {
+            word if word == "end" => return heard,
+            word if word.starts_with("test ") => {}
+            word => heard.push(word),
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_an_attempt_is_said_only_if_somebody_waits_and_once_for_any_number_of_waits() {
+    let store = store("said").await;
+    let (client, mut said) = ear(&store).await;
+    let unwatched = claimed(&store, "unwatched").await;
+    store.complete(unwatched.owner(), &Response::new(200), Retention::default()).await.unwrap();
+    assert_eq!(said_until_now(&store, &client, &mut said).await, Vec::<String>::new());
+
+    for end in ["complete", "release", "forget", "hold", "purge"] {
+        let watched = claimed(&store, end).await;
+        let (owner, waiting) = (watched.owner().clone(), store.clone());
+        let waits = (0..10).map(|_| {
+            let (owner, waiting) = (owner.clone(), waiting.clone());
+            tokio::spawn(async move { waiting.wait(owner.scope(), owner.key(), owner.attempt(), LIMIT).await })
+        });
+        let waits: Vec<_> = waits.collect();
+        let marked = format!("SELECT count(*) FROM public.said WHERE key = '{end}' AND waited");
+        while client.query_one(&marked, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        match end {
+            "complete" => drop(store.complete(&owner, &Response::new(200), Retention::default()).await.unwrap()),
+            "release" => drop(store.release(&owner).await.unwrap()),
+            "forget" => drop(store.forget(&owner).await.unwrap()),
+            "hold" => drop(store.hold(&owner, Retention::default()).await.unwrap()),
+            _ => drop(store.purge(owner.scope(), std::num::NonZeroUsize::MAX).await.unwrap()),
+        }
+        for wait in waits {
+            tokio::time::timeout(LIMIT, wait).await.unwrap().unwrap().unwrap();
+        }
+        let bell = format!("{:016x}", wait::bell(owner.scope(), owner.key()));
+        let heard: Vec<_> =
+            said_until_now(&store, &client, &mut said).await.into_iter().filter(|w| *w == bell).collect();
+        assert_eq!(heard, [bell], "{end}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_hears_a_server_and_not_one_behind_a_pooler() {
+    let direct = store("heard").await;
+    assert!(direct.inner.listener.hears().await);
+
+    let pooler = PgBouncer::start(&postgres().url(), PgBouncerSettings::new());
+    let url = format!("{}?pgbouncer=true", pooler.url_through(&postgres().url()));
+    let pooled = PostgresStore::builder(&url).table("heard").connect().await.unwrap();
+    assert!(!pooled.inner.listener.hears().await);
+}
+
+#[tokio::test]
+async fn a_wait_through_a_deaf_store_ends_all_the_same() {
+    let manager = Manager::new(postgres().url().parse().unwrap(), NoTls);
+    let pool = Pool::builder(manager).build().unwrap();
+    let deaf = PostgresStore::from_pool(pool).table("deaf").connect().await.unwrap();
+    assert!(!deaf.inner.listener.hears().await);
+    let other = store("deaf").await;
+    let grant = claimed(&other, "k").await;
+    let owner = grant.owner().clone();
+    let wait = tokio::spawn({
+        let owner = owner.clone();
+        async move { deaf.wait(owner.scope(), owner.key(), owner.attempt(), LIMIT).await }
+    });
+    tokio::task::yield_now().await;
+    other.complete(&owner, &Response::new(201), Retention::default()).await.unwrap();
+    let found = tokio::time::timeout(LIMIT, wait).await.unwrap().unwrap().unwrap().unwrap();
+    assert_eq!(found.record.state, idem_core::State::Done(Response::new(201)));
+}
