@@ -1,6 +1,6 @@
 //! Clients that pay and retry, while servers or their database are killed again and again.
 //!
-//! With `IDEM_TEST_FULL=1` it is much longer.
+//! Under `./scripts/test --full` it is much longer.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -35,7 +35,7 @@ struct Size {
 
 impl Size {
     fn of(small: Self, full: Self) -> Self {
-        if std::env::var_os("IDEM_TEST_FULL").is_some_and(|value| value == "1") { full } else { small }
+        if test_servers::full(&format!("{} keys and {} kills", full.keys, full.kills)) { full } else { small }
     }
 }
 
