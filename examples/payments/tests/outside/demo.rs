@@ -118,10 +118,13 @@ async fn what_can_not_be_opened_or_listened_on_is_named_and_ends_with_1() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = format!("postgres://app:secret@{free}/idem");
     let read_only = test_servers::postgres().create_database(&[("default_transaction_read_only", "on")]);
+    let foreign = Place::postgres().store;
+    test_servers::query(&foreign, "CREATE TABLE payments (of_another_program text)");
     for (listen, store, part) in [
         ("127.0.0.1:0", &*file, "payments.db"),
         ("127.0.0.1:0", &nobody, "--store: "),
         ("127.0.0.1:0", &read_only, "read-only"),
+        ("127.0.0.1:0", &foreign, "the ledger: column \"tenant\" does not exist"),
         ("203.0.113.1:1", "memory:", "203.0.113.1:1"),
     ] {
         let output = payments(&["serve", "--listen", listen, "--store", store]).await;

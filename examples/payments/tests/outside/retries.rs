@@ -71,6 +71,21 @@ async fn of_fifty_requests_at_once_to_two_servers_on_one_database_one_pays() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_servers_start_at_once_on_an_empty_database_and_one_pays() {
+    for place in Place::lasting() {
+        let provider = Process::provider().await;
+        let mut starting = JoinSet::new();
+        for _ in 0..10 {
+            let (store, provider) = (place.store.clone(), provider.url.clone());
+            starting.spawn(async move { Process::serve(&store, &["--provider", &provider]).await });
+        }
+        let servers = starting.join_all().await;
+        fifty_at_once(&servers.iter().collect::<Vec<_>>(), "k-1").await;
+        assert_eq!(servers[9].totals().await, [1; 3], "{}", place.store);
+    }
+}
+
 #[tokio::test]
 async fn a_retry_gets_the_first_answer_to_the_byte_and_another_tenant_its_own() {
     for place in Place::each() {
