@@ -173,7 +173,7 @@ impl Inner {
             match self.try_one(&connection, claim, &tries).await {
                 Ok(row) => return Ok(Given::of(row)),
                 Err(failure) if is_locked(&failure) => return Ok(Given::Locked),
-                Err(failure) => self.after(failure, &mut tries).await?,
+                Err(failure) => self.after(failure, &connection, &mut tries).await?,
             }
         }
     }
@@ -203,7 +203,7 @@ impl Inner {
             match self.try_many(&connection, claims, &tries).await {
                 Ok(rows) => return Ok(rows),
                 Err(failure) if is_locked(&failure) => return Err(tries.error(failure)),
-                Err(failure) => self.after(failure, &mut tries).await?,
+                Err(failure) => self.after(failure, &connection, &mut tries).await?,
             }
         }
     }
@@ -233,8 +233,8 @@ impl Inner {
     }
 
     /// Says whether to try again, after letting go of a connection that is broken.
-    async fn after(&self, failure: Failure, tries: &mut Tries) -> Result<(), StoreError> {
-        if failure.is_of_the_connection() {
+    async fn after(&self, failure: Failure, connection: &Connection, tries: &mut Tries) -> Result<(), StoreError> {
+        if failure.is_of_the_connection(&connection.asked(), self.connections.timeout) {
             self.line().connection = None;
         }
         tries.after(failure).await

@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::future::{BoxFuture, join_all};
 use idem_core::{Answer, Checkpoint, Claim, Fenced, Resolve, Store, StoreError};
-use test_servers::{PrivatePostgres, Settings};
+use test_servers::{PrivatePostgres, Proxy, Settings};
 
 use crate::{
     common::{
@@ -215,6 +215,23 @@ async fn a_pool_of_one_whose_record_is_locked_serves_the_others_and_recovers() {
     futures_util::future::join(stuck, others).await;
     transaction.rollback().await.unwrap();
     complete(&store, &locked).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_slow_and_in_demand_is_not_taken_for_a_dead_one() {
+    let place = Place::new("slow");
+    let proxy = Proxy::start(&place.url);
+    let builder = place.builder_through(&proxy.url_through(&place.url)).timeout(4 * LIMIT);
+    let store = builder.max_connections(NonZeroUsize::MIN).connect().await.unwrap();
+    store.read(&scope(), &key("k")).await.unwrap();
+    let connections = proxy.connections();
+    // Whoever comes last has waited for longer than half of the time limit when its turn comes, and is answered.
+    proxy.delay_replies(4 * LIMIT / 10);
+    let reads = join_all((0..8).map(async |_| store.read(&scope(), &key("k")).await));
+    let answered = reads.await.into_iter().filter(Result::is_ok).count();
+    proxy.delay_replies(Duration::ZERO);
+    assert!(answered >= 7, "{answered} of 8 were answered");
+    assert_eq!(proxy.connections(), connections, "none was replaced");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
