@@ -40,7 +40,7 @@ async fn sabotaged(function: &str, pause: Duration) {
             hit
         })
     };
-    let enough = rounds(300, 10_000) as i64;
+    let enough = rounds(150, 800) as i64;
     eventually("claims go on", async || place.count().await > enough).await;
     stop.store(true, Ordering::SeqCst);
     assert!(saboteur.await.unwrap() > 20);
