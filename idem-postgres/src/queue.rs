@@ -83,6 +83,16 @@ struct Waiting {
     answer: oneshot::Sender<Result<Given, Refused>>,
 }
 
+/// What came of waiting.
+enum Waited {
+    Answered(Result<Given, Refused>),
+    /// The line stood still, and this one is its head now.
+    Relieves(u64),
+    /// The runtime at the head has ended, and with it the line. The claim is in no line any more.
+    Alone,
+    InVain,
+}
+
 /// What a claim's statement gave.
 #[derive(Debug)]
 pub(crate) enum Given {
@@ -133,28 +143,38 @@ impl Queue {
     /// Asks for a claim.
     pub(crate) async fn ask(&self, claim: &Claim) -> Result<Given, StoreError> {
         let deadline = self.0.connections.deadline();
-        let mut answer = match self.0.stand_in_line(claim, deadline) {
-            Place::Head(number) => return self.lead(number, claim).await,
-            Place::Waiting(answer) => answer,
-        };
+        loop {
+            let mut answer = match self.0.stand_in_line(claim, deadline) {
+                Place::Head(number) => return self.lead(number, claim).await,
+                Place::Waiting(answer) => answer,
+            };
+            match self.wait_in_line(&mut answer, deadline).await {
+                Waited::Answered(Ok(given)) => return Ok(given),
+                Waited::Answered(Err(Refused { kind, message })) => return Err(store_error(kind, OPERATION, message)),
+                Waited::Relieves(number) => {
+                    // It no longer waits. If it is on its way all the same, it is the same claim.
+                    drop(answer);
+                    return self.lead(number, claim).await;
+                }
+                Waited::Alone => {}
+                Waited::InVain => return Err(Tries::new(OPERATION, self.0.connections.timeout).error(Failure::Late)),
+            }
+        }
+    }
+
+    async fn wait_in_line(&self, answer: &mut oneshot::Receiver<Result<Given, Refused>>, deadline: Instant) -> Waited {
         loop {
             let now = Instant::now();
             if now >= deadline {
-                return Err(Tries::new(OPERATION, self.0.connections.timeout).error(Failure::Late));
+                return Waited::InVain;
             }
-            match timeout_at(deadline.min(now + self.0.patience()), &mut answer).await {
-                Ok(Ok(Ok(given))) => return Ok(given),
-                Ok(Ok(Err(Refused { kind, message }))) => return Err(store_error(kind, OPERATION, message)),
-                Ok(Err(_)) => {
-                    let message = "the runtime that sent the claim's group is going down";
-                    return Err(store_error(StoreErrorKind::Unavailable, OPERATION, message));
-                }
-                Err(_) if Instant::now() >= deadline => {}
+            match timeout_at(deadline.min(now + self.0.patience()), &mut *answer).await {
+                Ok(Ok(answer)) => return Waited::Answered(answer),
+                Ok(Err(_)) => return Waited::Alone,
+                Err(_) if Instant::now() >= deadline => return Waited::InVain,
                 Err(_) => {
                     if let Some(number) = self.0.relieve() {
-                        // It no longer waits. If it is on its way all the same, it is the same claim.
-                        drop(answer);
-                        return self.lead(number, claim).await;
+                        return Waited::Relieves(number);
                     }
                 }
             }
@@ -422,8 +442,8 @@ impl Drop for Head {
             runtime.spawn(Arc::clone(&self.inner).attend(head));
             return;
         }
-        // Nobody waits, or a runtime is going down: those who wait learn it from the end of their channels, and whoever
-        // comes next is the first again.
+        // Nobody waits, or a runtime is going down: those who wait learn it from the end of their channels and begin
+        // another line.
         line.head = None;
         let left = std::mem::take(&mut line.waiting);
         drop(line);

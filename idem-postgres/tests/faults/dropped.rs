@@ -210,18 +210,14 @@ async fn a_runtime_that_ends_amid_claims_takes_nothing_from_another() {
         let answers = join_all(mine.iter().map(|claim| idem_core::claim(&store, claim)));
         let answers = timeout(PATIENCE, answers).await.expect("nobody hangs");
         ends.await.unwrap();
-        let refused = answers.iter().filter(|answer| answer.is_err()).count();
-        for (claim, answer) in mine.iter().zip(answers) {
-            // Those that the other runtime was just sending learn that it ended. Their token finds out.
-            if let Err(error) = &answer {
-                assert_eq!(error.kind(), idem_core::StoreErrorKind::Unavailable, "{error}");
-            }
-            assert_eq!(word(&self::claim(&store, claim).await), "Claimed", "{refused} were refused before");
+        for answer in answers {
+            assert_eq!(word(&answer.unwrap()), "Claimed");
         }
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// On one thread, where nothing is answered while a future is polled.
+#[tokio::test]
 async fn a_claim_that_is_begun_and_not_awaited_holds_up_no_other_for_long() {
     let place = Place::new("not_awaited");
     let store = place.builder().timeout(Duration::from_secs(8)).connect().await.unwrap();
