@@ -29,7 +29,7 @@ const MANY: usize = 64;
 pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     // It blocks while the server starts.
     let place = tokio::task::block_in_place(|| Place::prepare(&options));
-    let plan = Plan { rounds: options.rounds, seconds: options.seconds, at_most: 10_000 };
+    let plan = Plan { rounds: options.rounds, seconds: options.seconds, at_least: 8, at_most: 10_000 };
     let done = measure(&options, &place, plan).await;
     tokio::task::block_in_place(|| place.clear());
     done

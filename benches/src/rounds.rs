@@ -31,8 +31,17 @@ pub(crate) struct Plan {
     pub(crate) rounds: usize,
     /// How long the first side takes in a round, about, in seconds.
     pub(crate) seconds: f64,
-    /// No more operations of a side in a turn than this.
+    /// No fewer operations of a side in a turn than this.
+    pub(crate) at_least: usize,
+    /// And no more.
     pub(crate) at_most: usize,
+}
+
+impl Plan {
+    /// The same for so many in flight: a turn is long enough that its ends, where fewer are, do not matter.
+    pub(crate) fn of(self, tasks: usize) -> Self {
+        Self { at_least: 8 * tasks, ..self }
+    }
 }
 
 /// Operations per second: of each side, in each round.
@@ -75,15 +84,13 @@ pub(crate) async fn interleave(plan: Plan, sides: &[Side<'_>]) -> Result<Rates, 
 
 /// How many operations take as long as a turn should.
 async fn calibrate(plan: Plan, side: &Side<'_>) -> Result<usize, Failure> {
-    /// A turn is no shorter, so that what is in flight at its ends does not matter.
-    const FEWEST: usize = 256;
     let turn = plan.seconds / TURNS as f64;
-    let mut operations = FEWEST;
+    let mut operations = plan.at_least;
     loop {
         let took = side(operations).await?.as_secs_f64();
         if took >= turn / 2.0 || operations >= plan.at_most {
             let fitting = (operations as f64 * turn / took) as usize;
-            return Ok(fitting.clamp(FEWEST, plan.at_most.max(FEWEST)));
+            return Ok(fitting.clamp(plan.at_least, plan.at_most));
         }
         operations *= 4;
     }
@@ -185,7 +192,7 @@ mod tests {
                 Box::pin(async { Ok(Duration::from_secs(1)) })
             })
         };
-        let plan = Plan { rounds: 2, seconds: 16.0, at_most: 1000 };
+        let plan = Plan { rounds: 2, seconds: 16.0, at_least: 1, at_most: 1000 }.of(32);
         interleave(plan, &[side('a'), side('b')]).await.unwrap();
         let order: String = log.lock().unwrap().iter().map(|(name, _)| *name).collect();
         // One to calibrate, a round that does not count, and two that do.

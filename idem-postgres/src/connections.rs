@@ -59,9 +59,9 @@ impl Asked {
         self.0 = None;
     }
 
-    /// Whether a caller who had stayed would have given the connection up.
+    /// Whether it has been silent for so long that it must be taken for dead.
     pub(crate) fn is_overdue(&self, timeout: Duration) -> bool {
-        self.0.is_some_and(|asked| asked.elapsed() >= timeout / 2)
+        self.0.is_some_and(|asked| asked.elapsed() >= timeout / 4)
     }
 }
 
@@ -131,13 +131,15 @@ impl Connections {
                 Ok(Err(error)) => Failure::Of(error),
                 Err(_) => Failure::Late,
             };
-            if failure.is_of_the_connection() {
+            if failure.is_of_the_connection(&pooled.asked, self.timeout) {
                 drop(Object::take(pooled));
                 // Those that lay idle may be as dead as this one.
                 self.own.retain(|_, _| false);
             } else {
+                if !matches!(failure, Failure::Late) {
+                    pooled.asked.is_answered();
+                }
                 // Nobody else has to wait while this one pauses.
-                pooled.asked.is_answered();
                 drop(pooled);
             }
             tries.after(failure).await?;
@@ -203,11 +205,12 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Whether the connection must not be used again. What is late may still come, to whoever has it next.
-    pub(crate) fn is_of_the_connection(&self) -> bool {
+    /// Whether the connection must not be used again. One that was late once, to somebody who had little time left, may
+    /// be in order: replacing it would be more work for a server that is slow already.
+    pub(crate) fn is_of_the_connection(&self, asked: &Asked, timeout: Duration) -> bool {
         match self {
             Self::Of(error) => judge(error).cure == Cure::Fresh,
-            Self::Late => true,
+            Self::Late => asked.is_overdue(timeout),
         }
     }
 }
@@ -217,8 +220,8 @@ impl Failure {
 #[derive(Debug)]
 pub(crate) struct Tries {
     operation: &'static str,
+    begun: Instant,
     pub(crate) deadline: Instant,
-    half: Instant,
     timeout: Duration,
     had_a_fresh_connection: bool,
     again: u32,
@@ -226,15 +229,15 @@ pub(crate) struct Tries {
 
 impl Tries {
     pub(crate) fn new(operation: &'static str, timeout: Duration) -> Self {
-        let now = Instant::now();
-        let (deadline, half) = (now + timeout, now + timeout / 2);
-        Self { operation, deadline, half, timeout, had_a_fresh_connection: false, again: 0 }
+        let begun = Instant::now();
+        Self { operation, begun, deadline: begun + timeout, timeout, had_a_fresh_connection: false, again: 0 }
     }
 
-    /// When the try at hand is late: the first leaves time for another, since a connection that lay idle may be dead
-    /// without a word.
+    /// When a try that begins now is late: the first leaves time for another, since a connection that lay idle may be
+    /// dead without a word. One that begins late, because connections were in demand, is the only one.
     pub(crate) fn limit(&self) -> Instant {
-        if self.had_a_fresh_connection { self.deadline } else { self.half }
+        let begins_in_time = self.begun.elapsed() < self.timeout / 4;
+        if begins_in_time && !self.had_a_fresh_connection { self.begun + self.timeout / 2 } else { self.deadline }
     }
 
     /// Says whether to try again, after a moment.
@@ -248,11 +251,11 @@ impl Tries {
             Failure::Late => Cure::Fresh,
         };
         let may_try = match cure {
-            Cure::Again => Instant::now() < self.deadline,
+            Cure::Again => true,
             Cure::Fresh => !std::mem::replace(&mut self.had_a_fresh_connection, true),
             Cure::None => false,
         };
-        if !may_try {
+        if !may_try || Instant::now() >= self.deadline {
             return Err(self.error(failure));
         }
         if cure == Cure::Again {

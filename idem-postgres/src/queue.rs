@@ -3,6 +3,9 @@
 //! They have a connection of their own. Whoever comes while nobody is there runs its claim itself, on that connection,
 //! without a task or a pool in between. Whoever comes meanwhile waits in line; when the first is done, or is dropped,
 //! a task takes the line over and sends up to [`GROUP`] claims in a statement until it is empty.
+//!
+//! Whoever is at the head may stop without being dropped: its future is kept and not polled, or its runtime stands still.
+//! So those who wait look now and then whether the line moves, and if not one of them relieves the head.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -12,7 +15,7 @@ use std::{
 
 use deadpool_postgres::ClientWrapper;
 use futures_util::future::try_join;
-use idem_core::{Claim, Key, Scope, StoreError, StoreErrorKind, Timestamp, Token};
+use idem_core::{Claim, StoreError, StoreErrorKind, Timestamp, Token};
 use tokio::{
     runtime::Handle,
     sync::oneshot,
@@ -46,16 +49,48 @@ struct Inner {
 
 #[derive(Default)]
 struct Line {
-    /// Whether somebody stands at its head, and looks after those who wait.
-    is_attended: bool,
+    /// Who stands at its head, and looks after those who wait.
+    head: Option<u64>,
+    /// How many stood there so far.
+    heads: u64,
+    /// When something was last sent.
+    moved: Option<Instant>,
     waiting: VecDeque<Waiting>,
     connection: Option<Arc<Connection>>,
+}
+
+impl Line {
+    /// Puts somebody else at the head.
+    fn new_head(&mut self) -> u64 {
+        self.heads += 1;
+        self.head = Some(self.heads);
+        self.moved = Some(Instant::now());
+        self.heads
+    }
+}
+
+/// Where a claim stands.
+enum Place {
+    /// At the head of the line, under this number.
+    Head(u64),
+    /// Behind it. The answer will come here.
+    Waiting(oneshot::Receiver<Result<Given, Refused>>),
 }
 
 struct Waiting {
     claim: Claim,
     deadline: Instant,
     answer: oneshot::Sender<Result<Given, Refused>>,
+}
+
+/// What came of waiting.
+enum Waited {
+    Answered(Result<Given, Refused>),
+    /// The line stood still, and this one is its head now.
+    Relieves(u64),
+    /// The runtime at the head has ended, and with it the line. The claim is in no line any more.
+    Alone,
+    InVain,
 }
 
 /// What a claim's statement gave.
@@ -108,19 +143,48 @@ impl Queue {
     /// Asks for a claim.
     pub(crate) async fn ask(&self, claim: &Claim) -> Result<Given, StoreError> {
         let deadline = self.0.connections.deadline();
-        let Some(answer) = self.0.stand_in_line(claim, deadline) else {
-            let _head = Head { inner: Arc::clone(&self.0), runtime: Handle::try_current().ok(), is_done: false };
-            return self.0.one(claim).await;
-        };
-        match timeout_at(deadline, answer).await {
-            Ok(Ok(Ok(given))) => Ok(given),
-            Ok(Ok(Err(Refused { kind, message }))) => Err(store_error(kind, OPERATION, message)),
-            Ok(Err(_)) => {
-                let message = "the runtime that sent the claim's group is going down";
-                Err(store_error(StoreErrorKind::Unavailable, OPERATION, message))
+        loop {
+            let mut answer = match self.0.stand_in_line(claim, deadline) {
+                Place::Head(number) => return self.lead(number, claim).await,
+                Place::Waiting(answer) => answer,
+            };
+            match self.wait_in_line(&mut answer, deadline).await {
+                Waited::Answered(Ok(given)) => return Ok(given),
+                Waited::Answered(Err(Refused { kind, message })) => return Err(store_error(kind, OPERATION, message)),
+                Waited::Relieves(number) => {
+                    // It no longer waits. If it is on its way all the same, it is the same claim.
+                    drop(answer);
+                    return self.lead(number, claim).await;
+                }
+                Waited::Alone => {}
+                Waited::InVain => return Err(Tries::new(OPERATION, self.0.connections.timeout).error(Failure::Late)),
             }
-            Err(_) => Err(Tries::new(OPERATION, self.0.connections.timeout).error(Failure::Late)),
         }
+    }
+
+    async fn wait_in_line(&self, answer: &mut oneshot::Receiver<Result<Given, Refused>>, deadline: Instant) -> Waited {
+        loop {
+            let now = Instant::now();
+            if now >= deadline {
+                return Waited::InVain;
+            }
+            match timeout_at(deadline.min(now + self.0.patience()), &mut *answer).await {
+                Ok(Ok(answer)) => return Waited::Answered(answer),
+                Ok(Err(_)) => return Waited::Alone,
+                Err(_) if Instant::now() >= deadline => return Waited::InVain,
+                Err(_) => {
+                    if let Some(number) = self.0.relieve() {
+                        return Waited::Relieves(number);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs a claim at the head of the line, and hands that on.
+    async fn lead(&self, number: u64, claim: &Claim) -> Result<Given, StoreError> {
+        let _head = Head { inner: Arc::clone(&self.0), number, runtime: Handle::try_current().ok() };
+        self.0.one(claim).await
     }
 }
 
@@ -129,19 +193,29 @@ impl Inner {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the answer will come; none for whoever is at the head of the line from now on.
-    fn stand_in_line(&self, claim: &Claim, deadline: Instant) -> Option<oneshot::Receiver<Result<Given, Refused>>> {
+    fn stand_in_line(&self, claim: &Claim, deadline: Instant) -> Place {
         let mut line = self.line();
-        if !line.is_attended {
-            line.is_attended = true;
-            return None;
+        if line.head.is_none() {
+            return Place::Head(line.new_head());
         }
         let (answer, answered) = oneshot::channel();
         line.waiting.push_back(Waiting { claim: claim.clone(), deadline, answer });
-        Some(answered)
+        Place::Waiting(answered)
     }
 
-    /// The connection at the head of the line. Made by whoever stands there, so by one at a time.
+    /// How long the line may stand still before the head is relieved.
+    fn patience(&self) -> Duration {
+        self.connections.timeout / 8
+    }
+
+    /// Takes the head's place, if the line stands still.
+    fn relieve(&self) -> Option<u64> {
+        let mut line = self.line();
+        let is_still = line.moved.is_none_or(|moved| moved.elapsed() >= self.patience());
+        is_still.then(|| line.new_head())
+    }
+
+    /// The connection at the head of the line. Made by whoever stands there, so by one at a time, or nearly so.
     async fn connection(&self, tries: &Tries) -> Result<Arc<Connection>, StoreError> {
         let known = self.line().connection.clone();
         if let Some(connection) = known.filter(|known| known.is_usable(self.connections.timeout)) {
@@ -173,7 +247,7 @@ impl Inner {
             match self.try_one(&connection, claim, &tries).await {
                 Ok(row) => return Ok(Given::of(row)),
                 Err(failure) if is_locked(&failure) => return Ok(Given::Locked),
-                Err(failure) => self.after(failure, &mut tries).await?,
+                Err(failure) => self.after(failure, &connection, &mut tries).await?,
             }
         }
     }
@@ -203,7 +277,7 @@ impl Inner {
             match self.try_many(&connection, claims, &tries).await {
                 Ok(rows) => return Ok(rows),
                 Err(failure) if is_locked(&failure) => return Err(tries.error(failure)),
-                Err(failure) => self.after(failure, &mut tries).await?,
+                Err(failure) => self.after(failure, &connection, &mut tries).await?,
             }
         }
     }
@@ -233,18 +307,25 @@ impl Inner {
     }
 
     /// Says whether to try again, after letting go of a connection that is broken.
-    async fn after(&self, failure: Failure, tries: &mut Tries) -> Result<(), StoreError> {
-        if failure.is_of_the_connection() {
-            self.line().connection = None;
+    async fn after(&self, failure: Failure, connection: &Connection, tries: &mut Tries) -> Result<(), StoreError> {
+        if failure.is_of_the_connection(&connection.asked(), self.connections.timeout) {
+            let mut line = self.line();
+            line.connection.take_if(|known| std::ptr::eq(&**known, connection));
         }
         tries.after(failure).await
     }
 
-    /// Takes the next claims out of the line: no two of one key or token, since a statement answers each once.
-    fn next_group(&self) -> Vec<Waiting> {
+    /// Takes the next claims out of the line: no two of one token, by which their answers are told apart. Claims of one
+    /// key do travel together, or a key in demand would hold up all others: at most one of them writes, and those that
+    /// can't see it yet are asked again. None if another is at the head now.
+    fn next_group(&self, head: u64) -> Option<Vec<Waiting>> {
         let mut line = self.line();
+        if line.head != Some(head) {
+            return None;
+        }
+        line.moved = Some(Instant::now());
         let (mut group, mut later) = (Vec::new(), VecDeque::new());
-        let (mut places, mut tokens) = (HashSet::<(Scope, Key)>::new(), HashSet::<Token>::new());
+        let mut tokens = HashSet::<Token>::new();
         let now = Instant::now();
         while group.len() < GROUP
             && let Some(next) = line.waiting.pop_front()
@@ -253,40 +334,33 @@ impl Inner {
             if next.answer.is_closed() || next.deadline <= now {
                 continue;
             }
-            let (place, token) = ((next.claim.scope().clone(), next.claim.key().clone()), next.claim.token());
-            if places.contains(&place) || tokens.contains(&token) {
+            if tokens.insert(next.claim.token()) {
+                group.push(next);
+            } else {
                 later.push_back(next);
-                continue;
             }
-            places.insert(place);
-            tokens.insert(token);
-            group.push(next);
         }
         later.append(&mut line.waiting);
         line.waiting = later;
-        group
+        if group.is_empty() {
+            // Under one lock, so that nobody is left standing.
+            line.head = None;
+            return None;
+        }
+        Some(group)
     }
 
-    /// Sends groups until nobody waits.
-    async fn attend(self: Arc<Self>, mut head: Head) {
+    /// Sends groups until nobody waits, or another is at the head.
+    async fn attend(self: Arc<Self>, head: Head) {
         loop {
             // Lets those who are about to claim get into this group.
             yield_now().await;
-            let group = self.next_group();
+            let Some(group) = self.next_group(head.number) else { return };
             if group.len() > 1 {
                 self.answer(group).await;
                 continue;
             }
-            let Some(Waiting { claim, answer, .. }) = group.into_iter().next() else {
-                let mut line = self.line();
-                if line.waiting.is_empty() {
-                    // Under one lock, so that nobody is left standing.
-                    line.is_attended = false;
-                    head.is_done = true;
-                    return;
-                }
-                continue;
-            };
+            let Some(Waiting { claim, answer, .. }) = group.into_iter().next() else { return };
             let _ = answer.send(self.one(&claim).await.map_err(Refused::of)); // its caller may have left
         }
     }
@@ -350,27 +424,27 @@ impl Refused {
 /// Whoever stands at the head of the line. Going away, for whatever reason, it hands the line on.
 struct Head {
     inner: Arc<Inner>,
+    number: u64,
     /// Where the line is handed to a task; none in that task itself, which only ends early with its runtime.
     runtime: Option<Handle>,
-    /// Whether nobody waited when it went.
-    is_done: bool,
 }
 
 impl Drop for Head {
     fn drop(&mut self) {
-        if self.is_done {
+        let mut line = self.inner.line();
+        // Relieved, or done.
+        if line.head != Some(self.number) {
             return;
         }
-        let mut line = self.inner.line();
         if let Some(runtime) = self.runtime.take().filter(|_| !line.waiting.is_empty()) {
             drop(line);
-            let head = Head { inner: Arc::clone(&self.inner), runtime: None, is_done: false };
+            let head = Head { inner: Arc::clone(&self.inner), number: self.number, runtime: None };
             runtime.spawn(Arc::clone(&self.inner).attend(head));
             return;
         }
-        // Nobody waits, or a runtime is going down: those who wait learn it from the end of their channels, and whoever
-        // comes next is the first again.
-        line.is_attended = false;
+        // Nobody waits, or a runtime is going down: those who wait learn it from the end of their channels and begin
+        // another line.
+        line.head = None;
         let left = std::mem::take(&mut line.waiting);
         drop(line);
         drop(left);

@@ -45,9 +45,9 @@ mod retention;
 struct Readme;
 
 pub use idem_core::{
-    AttemptId, Body, Checkpoint, Checkpointed, Checkpoints, Claim, ClaimRow, CommitError, Completion, DEFAULT_LEASE,
-    DecodeError, Differences, Fenced, FieldSelector, Fingerprint, FingerprintBuilder, FingerprintKey,
-    InvalidFingerprint, InvalidFingerprintKey, InvalidName, InvalidParts, InvalidSelector, Key, Lapsed,
+    Answer, AttemptId, Body, Checkpoint, Checkpointed, Checkpoints, Claim, ClaimRow, CommitError, Completion,
+    DEFAULT_LEASE, DecodeError, Differences, Fenced, FieldSelector, Fingerprint, FingerprintBuilder, FingerprintKey,
+    Grant, InvalidFingerprint, InvalidFingerprintKey, InvalidName, InvalidParts, InvalidSelector, Key, Lapsed,
     MAX_CHECKPOINT_BYTES, MAX_NAME_BYTES, ManualClock, NotCanonical, NotRetained, OnLapse, Origin, Owner,
     PartDifference, Record, Resolve, Response, Retention, Scope, Snapshot, State, Store, StoreError, StoreErrorKind,
     Timestamp, Token, Transaction, canonical_json, downstream_key,

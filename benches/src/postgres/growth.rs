@@ -32,6 +32,7 @@ pub(crate) async fn measure(place: &Place, plan: Plan, full: bool) -> Result<(),
 
     report::ratios(&format!("Growth from {FEW} to {many} records, against the growth of the bare statement"))?;
     for tasks in [1, MANY] {
+        let plan = plan.of(tasks);
         let (few, plenty) = (small.base(tasks), large.base(tasks));
         let sides =
             [inserts(few, tasks), small.claims(place, tasks), inserts(plenty, tasks), large.claims(place, tasks)];

@@ -35,7 +35,7 @@ pub(crate) async fn measure(options: &Options, place: &Place, plan: Plan) -> Res
             ("claim, 1 in flight; base: 1 connection", &one, 1, Goal::AtLeast(0.95)),
             ("claim, 64 in flight; base: pool of 8", &pool, MANY, Goal::AtLeast(3.5)),
         ] {
-            compare(what, goal, plan, [inserts(bare, tasks), claims(&store, tasks)]).await?;
+            compare(what, goal, plan.of(tasks), [inserts(bare, tasks), claims(&store, tasks)]).await?;
         }
     }
     if options.wants("replay") {
@@ -43,7 +43,7 @@ pub(crate) async fn measure(options: &Options, place: &Place, plan: Plan) -> Res
             ("replay, 1 in flight; base: 1 connection", &one, 1, Goal::AtLeast(0.85)),
             ("replay, 64 in flight; base: pool of 8", &pool, MANY, Goal::AtLeast(1.2)),
         ] {
-            compare(what, goal, plan, [reads(bare, &retries, tasks), answers(&replays, tasks)]).await?;
+            compare(what, goal, plan.of(tasks), [reads(bare, &retries, tasks), answers(&replays, tasks)]).await?;
         }
     }
     if !options.wants("pooler") {
@@ -60,12 +60,12 @@ pub(crate) async fn measure(options: &Options, place: &Place, plan: Plan) -> Res
         [("replay, 1 in flight; base: 1 connection", &one, 1), ("replay, 64 in flight; base: pool of 8", &pool, MANY)]
     {
         let goal = Goal::AtLeast(0.8);
-        compare(what, goal, plan, [reads(bare, &retries, tasks), answers(&replays, tasks)]).await?;
+        compare(what, goal, plan.of(tasks), [reads(bare, &retries, tasks), answers(&replays, tasks)]).await?;
     }
     for (what, bare, tasks) in
         [("claim, 1 in flight; base: 1 connection", &one, 1), ("claim, 64 in flight; base: pool of 8", &pool, MANY)]
     {
-        compare(what, Goal::None, plan, [inserts(bare, tasks), claims(&store, tasks)]).await?;
+        compare(what, Goal::None, plan.of(tasks), [inserts(bare, tasks), claims(&store, tasks)]).await?;
     }
     Ok(())
 }

@@ -103,7 +103,7 @@ impl Place {
             Ok(config) if config.get_ssl_mode() != SslMode::Require => Ok(Self::Postgres(Box::new(config))),
             // What the driver does not know.
             Err(error) if !url.contains("sslmode=verify-") => {
-                Err(format!("the PostgreSQL URL can't be read: {}", chain(&error)))
+                Err(format!("the ledger can't read the PostgreSQL URL: {}", chain(&error)))
             }
             _ => Err(
                 "the ledger of this example connects without TLS: write sslmode=prefer or disable, or keep payments \
@@ -203,10 +203,10 @@ mod tests {
         for (store, ledger, part) in [
             ("mysql://u:secret@h", None, "--store: there is no store for mysql: URLs"),
             ("sqlite:", None, "--store: the sqlite: URL is malformed"),
-            ("postgres://u:secret@h:port/d", None, "--store: the PostgreSQL URL can't be read"),
+            ("postgres://u:secret@h:port/d", None, "--store: the ledger can't read the PostgreSQL URL"),
             ("postgres://u:secret@h/d?sslmode=sometimes", Some("memory:"), "--store: the PostgreSQL URL can't be read"),
             ("memory:", Some("mysql://u:secret@h"), "--ledger: it is memory: or sqlite:PATH or postgres://"),
-            ("memory:", Some("postgres://u:secret@h:port/d"), "--ledger: the PostgreSQL URL can't be read"),
+            ("memory:", Some("postgres://u:secret@h:port/d"), "--ledger: the ledger can't read the PostgreSQL URL"),
             (
                 "postgres://u:secret@h/d?sslmode=verify-full",
                 None,

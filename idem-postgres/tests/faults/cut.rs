@@ -15,8 +15,8 @@ use idem_postgres::PostgresStore;
 use test_servers::{Cut, Fault, Proxy};
 
 use crate::common::{
-    LEASE, Place, assert_unavailable, claim, claim_of, complete, granted, key, own, record, response, retention, scope,
-    token, word,
+    LEASE, Place, assert_unavailable, claim, claim_of, complete, granted, is_full, key, own, record, response,
+    retention, scope, token, word,
 };
 
 const CUTS: [Cut; 4] = [Cut::BeforeRequest, Cut::AfterRequest, Cut::BeforeReply, Cut::WithinReply];
@@ -141,12 +141,16 @@ async fn cut_at_each_point(operation: Operation) {
     let proxy = Proxy::start(&place.url);
     let url = proxy.url_through(&place.url);
     let mut cured = 0;
-    for is_warm in [false, true] {
+    // Statements without names are conversations of their own.
+    let modes: &[bool] = if is_full() || operation == Operation::Takeover { &[false, true] } else { &[false] };
+    for (is_warm, is_unnamed) in [false, true].into_iter().flat_map(|warm| modes.iter().map(move |mode| (warm, *mode)))
+    {
+        let url = if is_unnamed { format!("{url}?pgbouncer=true") } else { url.clone() };
         for cut in CUTS {
             let mut struck_at = 0;
             for point in 0..MANY {
-                let at = format!("{operation:?}, {cut:?} of request {point}, warm: {is_warm}");
-                let name = format!("{cut:?} {point} {is_warm}");
+                let at = format!("{operation:?}, {cut:?} of request {point}, warm: {is_warm}, unnamed: {is_unnamed}");
+                let name = format!("{cut:?} {point} {is_warm} {is_unnamed}");
                 let subject = operation.prepare(&place, &direct, &name).await;
                 let store = place.builder_through(&url).build().unwrap();
                 if is_warm {

@@ -7,8 +7,8 @@ use std::{
 };
 
 use futures_util::future::{BoxFuture, join_all};
-use idem_core::{Answer, Checkpoint, Claim, Fenced, Resolve, Store, StoreError};
-use test_servers::{PrivatePostgres, Settings};
+use idem_core::{Answer, Checkpoint, Claim, Fenced, Resolve, State, Store, StoreError};
+use test_servers::{PrivatePostgres, Proxy, Settings};
 
 use crate::{
     common::{
@@ -218,6 +218,23 @@ async fn a_pool_of_one_whose_record_is_locked_serves_the_others_and_recovers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_slow_and_in_demand_is_not_taken_for_a_dead_one() {
+    let place = Place::new("slow");
+    let proxy = Proxy::start(&place.url);
+    let builder = place.builder_through(&proxy.url_through(&place.url)).timeout(4 * LIMIT);
+    let store = builder.max_connections(NonZeroUsize::MIN).connect().await.unwrap();
+    store.read(&scope(), &key("k")).await.unwrap();
+    let connections = proxy.connections();
+    // Whoever comes last has waited for longer than half of the time limit when its turn comes, and is answered.
+    proxy.delay_replies(4 * LIMIT / 10);
+    let reads = join_all((0..8).map(async |_| store.read(&scope(), &key("k")).await));
+    let answered = reads.await.into_iter().filter(Result::is_ok).count();
+    proxy.delay_replies(Duration::ZERO);
+    assert!(answered >= 7, "{answered} of 8 were answered");
+    assert_eq!(proxy.connections(), connections, "none was replaced");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_that_is_locked_is_unavailable_in_time_and_then_is_not() {
     let place = Place::new("locked_table");
     let store = place.builder().timeout(LIMIT).max_connections(NonZeroUsize::MIN).connect().await.unwrap();
@@ -249,4 +266,56 @@ async fn a_table_that_is_locked_is_unavailable_in_time_and_then_is_not() {
         assert_eq!(word(&self::claim(&store, claim).await), "Claimed");
     }
     complete(&store, &owner).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_loses_everything_for_a_while_is_unavailable_in_time_and_then_is_not() {
+    let place = Place::new("black_hole");
+    let direct = place.open().await;
+    let proxy = Proxy::start(&place.url);
+    let store = place.builder_through(&proxy.url_through(&place.url)).timeout(LIMIT).connect().await.unwrap();
+    for is_cut in [false, true] {
+        let name = |what: &str, number: usize| format!("{what} {is_cut} {number}");
+        let owners: Vec<_> = join_all((0..10).map(|number| {
+            let store = store.clone();
+            let claim = claim_of(&name("owned", number));
+            async move { own(&store, &claim).await }
+        }))
+        .await;
+        let claims: Vec<_> = (0..70).map(|number| claim_of(&name("k", number))).collect();
+        proxy.black_hole();
+        let begun = Instant::now();
+        let (response, keep) = (response(), retention());
+        let claiming = join_all(claims.iter().map(|claim| idem_core::claim(&store, claim)));
+        let completing = join_all(owners.iter().map(|owner| store.complete(owner, &response, keep)));
+        let releasing = join_all(owners.iter().map(|owner| store.release(owner)));
+        let (claimed, completed, released) = futures_util::future::join3(claiming, completing, releasing).await;
+        claimed.into_iter().for_each(|answer| drop(assert_unavailable(answer)));
+        completed.into_iter().for_each(|answer| drop(assert_unavailable(answer)));
+        released.into_iter().for_each(|answer| drop(assert_unavailable(answer)));
+        assert!(begun.elapsed() < 2 * LIMIT + SLACK, "{:?}", begun.elapsed());
+        if is_cut {
+            proxy.cut_connections();
+        }
+        // Unless it was cut, what was sent meanwhile arrives now: before, between and after these.
+        proxy.lift();
+        for claim in &claims {
+            let rival = claim_of(claim.key().as_str());
+            let answers = (word(&self::claim(&direct, &rival).await), word(&self::claim(&store, claim).await));
+            assert!([("Claimed", "Conflict"), ("Conflict", "Claimed")].contains(&answers), "{answers:?}");
+            assert_eq!(record(&direct, claim.key().as_str()).await.unwrap().number, 1);
+        }
+        for owner in &owners {
+            // A release or a completion of this attempt, whichever came first; never both.
+            let (completed, released) =
+                (store.complete(owner, &response, keep).await.unwrap(), store.release(owner).await.unwrap());
+            match record(&direct, owner.key().as_str()).await.unwrap().state {
+                State::Done(_) => {
+                    assert_eq!((completed, released), (Fenced::Written(response.clone()), Fenced::Superseded))
+                }
+                State::Released => assert_eq!((completed, released), (Fenced::Superseded, Fenced::Written(()))),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
 }

@@ -69,6 +69,33 @@ async fn the_demo_in_memory_abandons_the_attempt_and_says_so() {
 }
 
 #[tokio::test]
+async fn the_demo_on_an_empty_postgres_database_leaves_its_tables_and_refuses_to_begin_on_them() {
+    let place = Place::postgres();
+    let first = payments(&["demo", "--store", &place.store]).await;
+    assert_is_the_documented_run(&first, "killed (SIGKILL) after the provider charged");
+    assert!(lines(&first)[0].contains("a PostgreSQL database"), "{:?}", lines(&first)[0]);
+    let rows = |table: &str| test_servers::query_value(&place.store, &format!("SELECT count(*) FROM {table}"));
+    let second = payments(&["--store", &place.store]).await;
+    assert_eq!((second.status.code(), lines(&second)), (Some(2), vec![]));
+    let problem = errors(&second);
+    assert!(problem.contains("has rows already") && problem.contains("CREATE DATABASE"), "{problem}");
+    assert_eq!((rows("payments"), rows("idem_records")), ("4".into(), "4".into()), "nothing was deleted");
+}
+
+#[tokio::test]
+async fn the_demo_refuses_a_database_that_has_records_or_payments_of_any_kind() {
+    for (table, columns) in [("idem_records", "scope text"), ("payments", "of_another_program text")] {
+        let place = Place::postgres();
+        let made = format!("CREATE TABLE {table} ({columns}); INSERT INTO {table} VALUES ('mine')");
+        test_servers::query(&place.store, &made);
+        let refused = payments(&["demo", "--store", &place.store]).await;
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(errors(&refused).contains(table), "{}", errors(&refused));
+        assert_eq!(test_servers::query_value(&place.store, &format!("SELECT count(*) FROM {table}")), "1");
+    }
+}
+
+#[tokio::test]
 async fn a_mistake_in_the_command_line_is_told_and_ends_with_2() {
     for (arguments, part) in [
         (&["pay"][..], "there is no command \"pay\""),
@@ -88,12 +115,26 @@ async fn a_mistake_in_the_command_line_is_told_and_ends_with_2() {
 #[tokio::test]
 async fn what_can_not_be_opened_or_listened_on_is_named_and_ends_with_1() {
     let file = Place::sqlite().store; // its folder is gone
-    for (listen, store, part) in [("127.0.0.1:0", &*file, "payments.db"), ("203.0.113.1:1", "memory:", "203.0.113.1:1")]
-    {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = format!("postgres://app:secret@{free}/idem");
+    let read_only = test_servers::postgres().create_database(&[("default_transaction_read_only", "on")]);
+    let foreign = Place::postgres().store;
+    test_servers::query(&foreign, "CREATE TABLE payments (of_another_program text)");
+    for (listen, store, part) in [
+        ("127.0.0.1:0", &*file, "payments.db"),
+        ("127.0.0.1:0", &nobody, "--store: "),
+        ("127.0.0.1:0", &read_only, "read-only"),
+        ("127.0.0.1:0", &foreign, "the ledger: column \"tenant\" does not exist"),
+        ("203.0.113.1:1", "memory:", "203.0.113.1:1"),
+    ] {
         let output = payments(&["serve", "--listen", listen, "--store", store]).await;
-        assert_eq!(output.status.code(), Some(1));
-        assert!(errors(&output).contains(part), "{}", errors(&output));
+        let errors = errors(&output);
+        assert_eq!((output.status.code(), lines(&output)), (Some(1), vec![]), "{errors}");
+        assert!(errors.contains(part) && !errors.contains("secret"), "{errors}");
     }
+    let output = payments(&["demo", "--store", &nobody]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("--store: ") && !errors(&output).contains("secret"), "{}", errors(&output));
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 //! The program from outside: its processes over HTTP, and what they print.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "everything here is a test")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "everything here is a test")]
 
 mod cart;
 mod crash;
 mod demo;
+mod load;
 mod refusals;
 mod retries;
 mod server;

@@ -25,8 +25,12 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) async fn start(arguments: &[&str]) -> Self {
+        Self::start_logging("error", arguments).await
+    }
+
+    async fn start_logging(level: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_payments"));
-        command.args(arguments).env("RUST_LOG", "error");
+        command.args(arguments).env("RUST_LOG", level);
         let mut child = command.stdout(std::process::Stdio::piped()).kill_on_drop(true).spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
@@ -38,6 +42,12 @@ impl Process {
     /// A server on the store, with further options.
     pub(crate) async fn serve(store: &str, options: &[&str]) -> Self {
         Self::start(&[&["serve", "--listen", "127.0.0.1:0", "--store", store], options].concat()).await
+    }
+
+    /// The same where errors are the point, and nobody wants to read them.
+    pub(crate) async fn serve_quietly(store: &str, options: &[&str]) -> Self {
+        let serve = ["serve", "--listen", "127.0.0.1:0", "--store", store];
+        Self::start_logging("off", &[&serve, options].concat()).await
     }
 
     pub(crate) async fn provider() -> Self {
@@ -59,6 +69,11 @@ impl Process {
     /// Its exit code, once it has ended by itself.
     pub(crate) async fn ended(mut self) -> Option<i32> {
         tokio::time::timeout(LIMIT, self.child.wait()).await.expect("it ends").unwrap().code()
+    }
+
+    /// Ends once it has ended, for whatever reason.
+    pub(crate) async fn died(&mut self) {
+        self.child.wait().await.unwrap();
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -125,7 +140,7 @@ impl Process {
     }
 }
 
-/// A store in a folder of its own.
+/// A store that nobody else uses, and a folder.
 pub(crate) struct Place {
     folder: TempDir,
     pub(crate) store: String,
@@ -138,7 +153,21 @@ impl Place {
         Self { folder, store }
     }
 
-    /// The URL of another file beside the store.
+    pub(crate) fn postgres() -> Self {
+        Self { store: test_servers::postgres().create_database(&[]), ..Self::sqlite() }
+    }
+
+    /// A place on each store that outlives its servers, and that several servers share.
+    pub(crate) fn lasting() -> [Self; 2] {
+        [Self::sqlite(), Self::postgres()]
+    }
+
+    /// A place on each store.
+    pub(crate) fn each() -> [Self; 3] {
+        [Self { store: "memory:".into(), ..Self::sqlite() }, Self::sqlite(), Self::postgres()]
+    }
+
+    /// The URL of a file beside the store.
     pub(crate) fn beside(&self, name: &str) -> String {
         url(self.folder.path(), name)
     }
