@@ -5,7 +5,9 @@
 
 use std::io::{Read, Write};
 
-use test_servers::{PgBouncer, PgBouncerSettings, PrivatePostgres, Settings, postgres};
+use test_servers::{
+    PgBouncer, PgBouncerSettings, PrivatePostgres, PrivateRedis, RedisSettings, Settings, postgres, redis,
+};
 
 fn main() -> std::io::Result<()> {
     if std::env::args().nth(1).as_deref() == Some("shared") {
@@ -18,12 +20,18 @@ fn main() -> std::io::Result<()> {
     paused.pause();
     let pooler = PgBouncer::start(&private.url(), PgBouncerSettings::new());
     let shared = postgres();
+    let primary = PrivateRedis::start(RedisSettings::new());
+    let replica = primary.replica();
+    replica.pause();
     let servers = [
         (shared.process_id(), shared.folder()),
         (private.process_id(), Some(private.folder())),
         (None, Some(stopped.folder())),
         (paused.process_id(), Some(paused.folder())),
         (Some(pooler.process_id()), Some(pooler.folder())),
+        (redis().process_id(), redis().folder()),
+        (primary.process_id(), Some(primary.folder())),
+        (replica.process_id(), Some(replica.folder())),
     ];
     let lines = servers.map(|(process, folder)| {
         let folder = folder.map(|folder| folder.display().to_string()).unwrap_or_default();
