@@ -7,6 +7,7 @@
 //! - [`redis()`] is the Redis that all tests of a process share, or the one that `IDEM_TEST_REDIS_URL` names;
 //!   [`PrivateRedis`] is one that a test may stop, kill, pause, replicate and reach through TLS. With
 //!   `IDEM_TEST_REDIS_SERVER=/path/to/valkey-server` they run that program.
+//! - [`RedisCluster`] and [`RedisSentinel`] are several of them, whose replicas take the place of a master that fails.
 //! - [`Proxy`] stands between clients and a server and cuts, delays or swallows what passes.
 //!
 //! A private server listens on the loopback interface only, keeps everything in a temporary folder, runs as an
@@ -38,7 +39,10 @@ pub use postgres::{Postgres, postgres};
 pub use private::{PrivatePostgres, Settings};
 pub use process::is_running;
 pub use proxy::{Cut, Fault, Proxy, Request};
-pub use redis::{PrivateRedis, Redis, RedisConnection, RedisSettings, Reply, redis, redis_command};
+pub use redis::{
+    PrivateRedis, Redis, RedisCluster, RedisConnection, RedisSentinel, RedisSettings, Reply, Sentinel, redis,
+    redis_command,
+};
 pub use sql::{query, query_value};
 
 /// Whether the long variant of a test is to run: under `./scripts/test --full`. If not, this says that it is left out.

@@ -1,8 +1,10 @@
 //! The Redis server that all tests of a process share.
 
 mod client;
+mod cluster;
 mod private;
 mod program;
+mod sentinel;
 mod server;
 
 use std::path::Path;
@@ -10,8 +12,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use self::client::{RedisConnection, Reply, redis_command};
+pub use self::cluster::RedisCluster;
 pub use self::private::{PrivateRedis, RedisSettings};
 use self::program::{Version, asked_version};
+pub use self::sentinel::{RedisSentinel, Sentinel};
 use crate::port;
 use crate::url::RedisAddress;
 

@@ -49,7 +49,7 @@ fn its_own_servers_end_with_it_and_leave_no_folder() {
         .map(|line| line.split_once(' ').unwrap())
         .map(|(id, folder)| (id.parse().unwrap(), folder.to_owned()))
         .collect();
-    assert_eq!(servers.len(), 8, "{servers:?}");
+    assert_eq!(servers.len(), 9, "{servers:?}");
     for (process, folder) in &servers {
         assert!((*process == 0 || is_running(*process)) && Path::new(folder).exists());
     }

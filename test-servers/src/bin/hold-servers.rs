@@ -6,7 +6,8 @@
 use std::io::{Read, Write};
 
 use test_servers::{
-    PgBouncer, PgBouncerSettings, PrivatePostgres, PrivateRedis, RedisSettings, Settings, postgres, redis,
+    PgBouncer, PgBouncerSettings, PrivatePostgres, PrivateRedis, RedisSentinel, RedisSettings, Settings, postgres,
+    redis,
 };
 
 fn main() -> std::io::Result<()> {
@@ -23,6 +24,8 @@ fn main() -> std::io::Result<()> {
     let primary = PrivateRedis::start(RedisSettings::new());
     let replica = primary.replica();
     replica.pause();
+    let watched = RedisSentinel::start();
+    let sentinel = &watched.sentinels()[0];
     let servers = [
         (shared.process_id(), shared.folder()),
         (private.process_id(), Some(private.folder())),
@@ -32,6 +35,7 @@ fn main() -> std::io::Result<()> {
         (redis().process_id(), redis().folder()),
         (primary.process_id(), Some(primary.folder())),
         (replica.process_id(), Some(replica.folder())),
+        (sentinel.process_id(), Some(sentinel.folder())),
     ];
     let lines = servers.map(|(process, folder)| {
         let folder = folder.map(|folder| folder.display().to_string()).unwrap_or_default();

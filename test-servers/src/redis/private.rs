@@ -65,6 +65,13 @@ impl RedisSettings {
         self
     }
 
+    /// With these before its own, which count more.
+    pub(super) fn before(mut self, defaults: &[(&str, &str)]) -> Self {
+        let defaults = defaults.iter().map(|(name, value)| checked_setting(name, value));
+        self.lines = defaults.chain(self.lines).collect();
+        self
+    }
+
     fn configuration(&self, folder: &Path, ports: Ports) -> String {
         let folder = quoted(&folder.to_string_lossy());
         let mut text = format!(
@@ -143,6 +150,11 @@ impl PrivateRedis {
     pub fn follow(&self, primary: &Self) {
         self.command(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
         self.command(&["CONFIG", "REWRITE"]);
+        self.await_copy();
+    }
+
+    /// Waits until a replica has a copy of its primary's data, follows, and can be killed without losing them.
+    pub(super) fn await_copy(&self) {
         self.server.wait_until("the replica follows", |server| {
             let is = |section, name, value| Ok::<_, std::io::Error>(server.info(section, name)? == value);
             // A copy is in memory only until the rewrite of the file that follows it has ended.
@@ -221,6 +233,15 @@ impl PrivateRedis {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.server.ports().plain
+    }
+
+    /// The port on which nodes of a cluster talk to each other.
+    pub(super) fn bus_port(&self) -> u16 {
+        self.server.ports().bus
+    }
+
+    pub(super) fn server(&self) -> &Server {
+        &self.server
     }
 
     /// The process id of the server, or nothing while it is stopped.

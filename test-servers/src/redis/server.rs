@@ -57,7 +57,6 @@ pub(super) struct Server {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Data,
-    #[expect(dead_code, reason = "Sentinels follow")]
     Sentinel,
 }
 
@@ -104,6 +103,12 @@ impl Server {
 
     pub(super) fn process_id(&self) -> Option<u32> {
         self.lock().process
+    }
+
+    /// Whether it runs and is not paused.
+    pub(super) fn is_answering(&self) -> bool {
+        let inner = self.lock();
+        inner.process.is_some() && inner.paused.is_empty()
     }
 
     pub(super) fn folder(&self) -> &Path {
