@@ -38,7 +38,7 @@ pub use pgbouncer::{PgBouncer, PgBouncerSettings};
 pub use postgres::{Postgres, postgres};
 pub use private::{PrivatePostgres, Settings};
 pub use process::is_running;
-pub use proxy::{Cut, Fault, Proxy, Request};
+pub use proxy::{Cut, Fault, Proxy, RedisCommand, Request};
 pub use redis::{
     PrivateRedis, Redis, RedisCluster, RedisConnection, RedisSentinel, RedisSettings, Reply, Sentinel, redis,
     redis_command,

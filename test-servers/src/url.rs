@@ -79,6 +79,16 @@ impl RedisAddress {
     }
 }
 
+/// The same user and database, another host and port.
+pub(crate) fn with_redis_address(url: &str, address: &str) -> String {
+    // Refuses other forms.
+    let _ = RedisAddress::parse(url);
+    let rest = &url["redis://".len()..];
+    let (authority, database) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let login = authority.rsplit_once('@').map_or(String::new(), |(login, _)| format!("{login}@"));
+    format!("redis://{login}{address}{database}")
+}
+
 /// A user or a password as it stands in an address.
 pub(crate) fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
@@ -125,6 +135,12 @@ mod tests {
         assert_eq!(with_database("postgres://a:b@h:1/x?sslmode=disable", "y"), "postgres://a:b@h:1/y?sslmode=disable");
         assert_eq!(with_database("postgresql://h", "y"), "postgresql://h/y");
         assert_eq!(with_database("postgres://h?a=b", "y"), "postgres://h/y?a=b");
+    }
+
+    #[test]
+    fn an_address_of_redis_replaces_another_and_login_and_database_stay() {
+        assert_eq!(with_redis_address("redis://a:p%40@h:1/2", "127.0.0.1:9"), "redis://a:p%40@127.0.0.1:9/2");
+        assert_eq!(with_redis_address("redis://h", "127.0.0.1:9"), "redis://127.0.0.1:9");
     }
 
     #[test]

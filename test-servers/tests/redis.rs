@@ -45,7 +45,7 @@ fn messages_of_a_subscription_arrive() {
     let mut connection = RedisConnection::open(redis().url());
     connection.command(&["SUBSCRIBE", &channel]);
     redis().command(&["PUBLISH", &channel, "arrived"]);
-    assert_eq!(connection.next_message().list()[2].text(), "arrived");
+    assert_eq!(connection.next_reply().unwrap().list()[2].text(), "arrived");
 }
 
 #[tokio::test]

@@ -149,17 +149,34 @@ impl RedisConnection {
         self.ask(words).map_err(|error| error.to_string())
     }
 
-    /// The next answer that arrives without being asked for: the message of a subscription, or the second and further
-    /// answers of a `SUBSCRIBE` that names several channels.
+    /// Sends a command without waiting for its answer, which [`RedisConnection::next_reply`] then gives.
     ///
     /// # Panics
     ///
-    /// If none comes within a minute.
-    pub fn next_message(&mut self) -> Reply {
-        self.read().unwrap_or_else(|error| panic!("no message arrives: {error}"))
+    /// If the connection is closed.
+    pub fn send<W: AsRef<[u8]>>(&mut self, words: &[W]) {
+        self.write(words).unwrap_or_else(|error| panic!("{}: {error}", shown(words)));
+    }
+
+    /// What arrives next without being waited for: the answer to a command that was sent, a refusal included; the message
+    /// of a subscription; the second and further answers of a `SUBSCRIBE` that names several channels.
+    ///
+    /// # Errors
+    ///
+    /// What became of the connection, or that nothing came within a minute.
+    pub fn next_reply(&mut self) -> Result<Reply, String> {
+        self.read().map_err(|error| error.to_string())
     }
 
     pub(crate) fn ask<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<Reply> {
+        self.write(words)?;
+        match self.read()? {
+            Reply::Error(what) => Err(io::Error::other(what)),
+            reply => Ok(reply),
+        }
+    }
+
+    fn write<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<()> {
         let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
             let word = word.as_ref();
@@ -167,11 +184,7 @@ impl RedisConnection {
             request.extend_from_slice(word);
             request.extend_from_slice(b"\r\n");
         }
-        self.stream.get_mut().write_all(&request)?;
-        match self.read()? {
-            Reply::Error(what) => Err(io::Error::other(what)),
-            reply => Ok(reply),
-        }
+        self.stream.get_mut().write_all(&request)
     }
 
     fn read(&mut self) -> io::Result<Reply> {
