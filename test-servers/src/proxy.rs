@@ -6,8 +6,8 @@
 //!
 //! - to PostgreSQL, everything up to a Sync, or one simple query: what a driver sends before it waits. With
 //!   tokio-postgres, preparing a statement is a request of its own, and so are `BEGIN` and `COMMIT`. Logging in is none.
-//! - to Redis, one command, also among others that are sent without waiting. What a driver sends to set up, keep and end
-//!   its connection is none: `HELLO`, `AUTH`, `SELECT`, `CLIENT`, `PING`, `QUIT`, `RESET`.
+//! - to Redis, one command, also among others that are sent without waiting. What drivers send on their own is none:
+//!   `HELLO`, `AUTH`, `SELECT`, `CLIENT`, `INFO`, `PING`, `CLUSTER`, `ROLE`, `READONLY`, `QUIT`, `RESET`.
 
 mod postgres;
 mod redis;

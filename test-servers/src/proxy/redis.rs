@@ -4,6 +4,7 @@ mod conversation;
 mod wire;
 
 use std::io;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -16,8 +17,11 @@ use super::{Cut, RedisCommand};
 
 /// How much is remembered of each argument of a command.
 const SHOWN: usize = 1024;
-/// Commands that a driver sends on its own to set up, keep and end a connection.
-const HOUSEKEEPING: [&str; 7] = ["HELLO", "AUTH", "SELECT", "CLIENT", "PING", "QUIT", "RESET"];
+/// How long a client whose connection was cut may take to notice.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// Commands that drivers send on their own, to set up, keep and end a connection and to find servers.
+const HOUSEKEEPING: [&str; 11] =
+    ["HELLO", "AUTH", "SELECT", "CLIENT", "INFO", "PING", "CLUSTER", "ROLE", "READONLY", "QUIT", "RESET"];
 
 /// Passes on what both sides say, until either hangs up or a fault strikes.
 pub(super) async fn relay(client: TcpStream, shared: &Shared) -> io::Result<()> {
@@ -26,12 +30,13 @@ pub(super) async fn relay(client: TcpStream, shared: &Shared) -> io::Result<()> 
     let server = TcpStream::connect((shared.upstream.0.as_str(), shared.upstream.1)).await?;
     server.set_nodelay(true)?;
     let (client_reads, mut client_writes) = client.into_split();
+    let mut client_reads = BufReader::new(client_reads);
     let (server_reads, mut server_writes) = server.into_split();
     let conversation = Conversation::default();
     let (pieces, received) = unbounded_channel();
 
     let commands = async {
-        forward_commands(BufReader::new(client_reads), &mut server_writes, &conversation, shared).await?;
+        forward_commands(&mut client_reads, &mut server_writes, &conversation, shared).await?;
         // The client has said its last word. The server learns that, and what it still answers is passed on.
         server_writes.shutdown().await?;
         std::future::pending::<io::Result<()>>().await
@@ -41,21 +46,27 @@ pub(super) async fn relay(client: TcpStream, shared: &Shared) -> io::Result<()> 
         // What has been read is still being passed on.
         std::future::pending::<io::Result<()>>().await
     };
-    tokio::select! {
+    let ended = tokio::select! {
         ended = commands => ended,
         ended = replies => ended,
         ended = pass_on(received, &mut client_writes, &conversation, shared) => ended,
-    }
+    };
+    // The server's side is closed. Closing the client's while it still sends would take replies back that are on their way
+    // to it.
+    drop(server_writes);
+    let _ = client_writes.shutdown().await;
+    let _ = tokio::time::timeout(FAREWELL, tokio::io::copy(&mut client_reads, &mut tokio::io::sink())).await;
+    ended
 }
 
 /// Passes a client's commands on until it hangs up. The error says that the connection is to be closed.
 async fn forward_commands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
-    mut client: BufReader<R>,
+    client: &mut BufReader<R>,
     server: &mut W,
     conversation: &Conversation,
     shared: &Shared,
 ) -> io::Result<()> {
-    while let Some(frame) = wire::frame(&mut client).await? {
+    while let Some(frame) = wire::frame(client).await? {
         let words = wire::words(&frame);
         let command = seen(&words);
         let housekeeping = command.name.is_empty() || HOUSEKEEPING.contains(&command.name.as_str());
