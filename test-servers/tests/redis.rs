@@ -1,5 +1,7 @@
 //! The Redis server that all tests of a process share.
 
+use std::process::{Command, Output, Stdio};
+
 use test_servers::{PrivateRedis, RedisConnection, RedisSettings, Reply, redis, redis_command};
 
 #[test]
@@ -62,4 +64,48 @@ fn a_private_server_keeps_everything_that_it_answers_and_evicts_nothing() {
     assert_eq!(setting("appendonly"), "yes");
     assert_eq!(setting("save"), "");
     assert_eq!(setting("maxmemory-policy"), "noeviction");
+}
+
+/// Asks a process with this environment variable which server it shares.
+fn shared_with(variable: &str, value: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hold-servers"));
+    command.arg("shared-redis").env_remove("IDEM_TEST_REDIS_URL").env_remove("IDEM_TEST_REDIS_SERVER");
+    command.env(variable, value).stdin(Stdio::null()).output().expect("the program was built for this test")
+}
+
+#[test]
+fn a_server_that_is_named_is_used_and_none_is_started() {
+    let server = PrivateRedis::start(RedisSettings::new().password("secret"));
+    let url = format!("{}/1", server.url());
+    let output = shared_with("IDEM_TEST_REDIS_URL", &url);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(said, format!("named\n{}\n{url}\nready\n", server.server_name()));
+}
+
+#[test]
+fn a_server_that_is_named_and_not_there_is_a_failure_that_does_not_tell_its_password() {
+    let server = PrivateRedis::start(RedisSettings::new());
+    let url = format!("redis://default:secret@127.0.0.1:{}", server.port());
+    server.stop();
+    let output = shared_with("IDEM_TEST_REDIS_URL", &url);
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(&format!("the server at 127.0.0.1:{} can't be used: ", server.port())), "{said}");
+    assert!(!said.contains("secret"), "{said}");
+}
+
+#[test]
+fn a_program_that_is_named_is_run_and_one_that_is_missing_or_too_old_is_refused() {
+    let output = shared_with("IDEM_TEST_REDIS_SERVER", "/no/such/valkey-server");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("IDEM_TEST_REDIS_SERVER is /no/such/valkey-server, and there is no such program"), "{said}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("redis-server");
+    // Written by another process: a file that this one still has open for writing can't be run.
+    let write = r#"printf '%s\n' '#!/bin/sh' 'echo "Redis server v=6.2.14 sha=00000000:0"' >"$0" && chmod +x "$0""#;
+    assert!(Command::new("/bin/sh").args(["-c", write]).arg(&program).status().unwrap().success());
+    let output = shared_with("IDEM_TEST_REDIS_SERVER", program.to_str().unwrap());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("redis-server is Redis 6.2.14, and idem needs Redis 7.0 or newer"), "{said}");
 }

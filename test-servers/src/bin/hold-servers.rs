@@ -1,7 +1,7 @@
 //! Starts servers of this crate, says what it has, and waits to be killed: the tests look at what is left then.
 //!
 //! `hold-servers private` starts one of each kind and says which process and folder is whose; `hold-servers shared` says
-//! the address of its database on the shared server.
+//! the address of its database on the shared server; `hold-servers shared-redis` says whose the shared Redis is, and where.
 
 use std::io::{Read, Write};
 
@@ -11,8 +11,13 @@ use test_servers::{
 };
 
 fn main() -> std::io::Result<()> {
-    if std::env::args().nth(1).as_deref() == Some("shared") {
-        return hold(&[postgres().url()]);
+    match std::env::args().nth(1).as_deref() {
+        Some("shared") => return hold(&[postgres().url()]),
+        Some("shared-redis") => {
+            let whose = if redis().is_private() { "private" } else { "named" };
+            return hold(&[whose.to_owned(), redis().server_name().to_owned(), redis().url().to_owned()]);
+        }
+        _ => {}
     }
     let private = PrivatePostgres::start(Settings::new());
     let stopped = PrivatePostgres::start(Settings::new());

@@ -74,7 +74,7 @@ impl Server {
     /// gives what is in its settings file.
     pub(super) fn start(role: Role, files: &[(&str, &str)], settings: impl Fn(&Path, Ports) -> String) -> Self {
         // Before a folder is made: it may be missing.
-        let _ = program();
+        let program = program();
         let mut folder = Folder::new("idem-redis-");
         let path = folder.path().to_path_buf();
         let mut keeper = Keeper::new("Redis", &mut folder, END);
@@ -91,7 +91,9 @@ impl Server {
                     return Self { inner, folder: path, ports, role };
                 }
                 Err(Failure::PortTaken) => {}
-                Err(Failure::Other(what)) => panic!("Redis does not start: {what}\n{}", log_tail(&path)),
+                Err(Failure::Other(what)) => {
+                    panic!("{} does not start: {what}\n{}", program.path.display(), log_tail(&path))
+                }
             }
         }
         panic!("Redis finds no free port:\n{}", log_tail(&path));
@@ -233,8 +235,11 @@ fn run(keeper: &mut Keeper, folder: &Path, port: u16, role: Role) -> Result<u32,
     while !is_ready(port, process, role) {
         if !process::is_running(process) {
             keeper.stop("KILL 10");
-            return Err(if log_since(&log, before).contains("Address already in use") {
+            let said = log_since(&log, before);
+            return Err(if said.contains("Address already in use") {
                 Failure::PortTaken
+            } else if said.contains("Failed finding TLS support") || said.contains("'tls-port") {
+                Failure::Other("it was built without TLS; tests of TLS need one that was built with it".to_owned())
             } else {
                 Failure::Other("it ended at once".to_owned())
             });
