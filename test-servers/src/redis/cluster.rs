@@ -19,8 +19,8 @@ impl RedisCluster {
     /// Starts a cluster with so many masters, which share the slots evenly, and so many replicas of each. When this
     /// returns, all nodes know each other and serve, and replicas have a copy and follow.
     ///
-    /// A node that does not answer the others for 2 s counts as failed, and a replica takes its place about a second
-    /// later.
+    /// A master that does not answer the others for 2 s counts as failed, and a replica takes its place about a second
+    /// later, if most of the masters are left to agree: with three of them, one may fail.
     ///
     /// # Panics
     ///
