@@ -4,6 +4,10 @@
 //!   that `IDEM_TEST_POSTGRES_URL` names.
 //! - [`PrivatePostgres`] is one that a test may stop, kill, pause, replicate and reach through TLS.
 //! - [`PgBouncer`] is a pooler in transaction mode in front of one of them.
+//! - [`redis()`] is the Redis that all tests of a process share, or the one that `IDEM_TEST_REDIS_URL` names;
+//!   [`PrivateRedis`] is one that a test may stop, kill, pause, replicate and reach through TLS. With
+//!   `IDEM_TEST_REDIS_SERVER=/path/to/valkey-server` they run that program.
+//! - [`RedisCluster`] and [`RedisSentinel`] are several of them, whose replicas take the place of a master that fails.
 //! - [`Proxy`] stands between clients and a server and cuts, delays or swallows what passes.
 //!
 //! A private server listens on the loopback interface only, keeps everything in a temporary folder, runs as an
@@ -24,6 +28,7 @@ mod postgres;
 mod private;
 mod process;
 mod proxy;
+mod redis;
 mod sql;
 mod tls;
 mod url;
@@ -33,7 +38,11 @@ pub use pgbouncer::{PgBouncer, PgBouncerSettings};
 pub use postgres::{Postgres, postgres};
 pub use private::{PrivatePostgres, Settings};
 pub use process::is_running;
-pub use proxy::{Cut, Fault, Proxy, Request};
+pub use proxy::{Cut, Fault, Proxy, RedisCommand, Request};
+pub use redis::{
+    PrivateRedis, Redis, RedisCluster, RedisConnection, RedisSentinel, RedisSettings, Reply, Sentinel, redis,
+    redis_command,
+};
 pub use sql::{query, query_value};
 
 /// Whether the long variant of a test is to run: under `./scripts/test --full`. If not, this says that it is left out.

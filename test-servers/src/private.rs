@@ -251,7 +251,7 @@ impl PrivatePostgres {
         let Some(server) = inner.server.take() else { return };
         inner.paused.clear();
         // The server is held still first, so that it starts no child that is missed and does not see them die.
-        let children = freeze(server);
+        let children = process::freeze(server);
         process::signal("KILL", &children);
         assert!(inner.keeper.stop("KILL 300"), "process {server} outlives SIGKILL");
         process::await_end(&children, START);
@@ -298,7 +298,7 @@ impl PrivatePostgres {
     pub fn pause(&self) {
         let mut inner = self.lock();
         if let Some(server) = inner.server {
-            let children = freeze(server);
+            let children = process::freeze(server);
             process::signal("STOP", &children);
             inner.paused = children;
             inner.paused.push(server);
@@ -385,16 +385,9 @@ fn is_ready(data: &Path, server: u32) -> bool {
     lines.next().is_some_and(|id| id.trim() == server.to_string()) && lines.nth(6).is_some_and(|s| s.trim() == "ready")
 }
 
-/// Holds a server still, so that its children stay the same, and lists them.
-fn freeze(server: u32) -> Vec<u32> {
-    process::signal("STOP", &[server]);
-    process::await_stop(server);
-    process::children(server)
-}
-
 /// A setting that stays on its line.
 pub(crate) fn checked_setting(name: &str, value: &str) -> (String, String) {
-    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
+    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     assert!(!name.is_empty() && name.chars().all(known), "{name:?} is no name of a setting");
     assert!(!value.contains('\n'), "the value of {name} holds a line break");
     (name.to_owned(), value.to_owned())

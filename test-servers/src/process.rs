@@ -10,7 +10,7 @@ pub fn is_running(id: u32) -> bool {
 }
 
 /// The processes that this one started and that still run.
-pub(crate) fn children(parent: u32) -> Vec<u32> {
+fn children(parent: u32) -> Vec<u32> {
     if cfg!(target_os = "linux") {
         let entries = std::fs::read_dir("/proc").unwrap_or_else(|error| panic!("/proc can't be read: {error}"));
         let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -34,8 +34,15 @@ pub(crate) fn signal(name: &str, ids: &[u32]) {
     assert!(status.is_ok_and(|status| status.success()), "/bin/sh can't be run");
 }
 
+/// Holds a process still, so that its children stay the same, and lists them.
+pub(crate) fn freeze(id: u32) -> Vec<u32> {
+    signal("STOP", &[id]);
+    await_stop(id);
+    children(id)
+}
+
 /// Waits until a process that got SIGSTOP stands still.
-pub(crate) fn await_stop(id: u32) {
+fn await_stop(id: u32) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while is_running(id) && state(id) != Some('T') {
         assert!(Instant::now() < deadline, "process {id} does not stop");

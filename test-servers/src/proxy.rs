@@ -1,12 +1,17 @@
-//! A proxy between clients and a PostgreSQL server that cuts, delays and holds what passes, at points that a test names.
+//! A proxy between clients and a PostgreSQL or Redis server that cuts, delays and holds what passes, at points that a test
+//! names.
 //!
-//! It knows the framing of the protocol, so a fault strikes at a point between or within messages and not at a random
-//! byte. A **request** is everything up to a Sync, or one simple query: what a driver sends before it waits. With
-//! tokio-postgres, preparing a statement is a request of its own, and so are `BEGIN` and `COMMIT`. Logging in is none.
+//! It knows the framing of the protocols, so a fault strikes at a point between or within messages and not at a random
+//! byte. A **request** is
+//!
+//! - to PostgreSQL, everything up to a Sync, or one simple query: what a driver sends before it waits. With
+//!   tokio-postgres, preparing a statement is a request of its own, and so are `BEGIN` and `COMMIT`. Logging in is none.
+//! - to Redis, one command, also among others that are sent without waiting. What drivers send on their own is none:
+//!   `HELLO`, `AUTH`, `SELECT`, `CLIENT`, `INFO`, `PING`, `CLUSTER`, `ROLE`, `READONLY`, `QUIT`, `RESET`.
 
-mod connection;
+mod postgres;
+mod redis;
 mod state;
-mod wire;
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -20,9 +25,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_postgres::config::Host;
 
 use self::state::Shared;
+use crate::url::RedisAddress;
 use crate::{port, sql, url};
 
 /// Where a request's connection is cut: both its sides are closed, towards the client and towards the server.
+///
+/// Of commands that a client sends to Redis without waiting, those before the one that is struck are executed and
+/// answered in full, and those behind it never reach the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// Before a byte of the request reaches the server: it is never executed.
@@ -73,8 +82,9 @@ impl Fault {
         self.times(u64::MAX)
     }
 
-    /// Counts and strikes only requests that run a statement which contains this text, prepared earlier or not.
-    /// Preparing it is not running it.
+    /// Counts and strikes only certain requests. To PostgreSQL, those that run a statement which contains this text,
+    /// prepared earlier or not; preparing it is not running it. To Redis, the commands of this name, such as `EVALSHA`;
+    /// with a name, also those that are no requests otherwise, such as `HELLO`.
     #[must_use]
     pub fn of(mut self, text: &str) -> Self {
         self.text = Some(text.to_owned());
@@ -82,7 +92,7 @@ impl Fault {
     }
 }
 
-/// A request that the proxy has seen.
+/// A request to PostgreSQL that the proxy has seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
     /// The SQL of each statement that it prepares.
@@ -91,39 +101,56 @@ pub struct Request {
     pub runs: Vec<String>,
 }
 
+/// A command to Redis that the proxy has seen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RedisCommand {
+    /// Its name, in capital letters.
+    pub name: String,
+    /// What follows the name, as text, of each at most the first 1024 bytes. What is not UTF-8 is replaced.
+    pub arguments: Vec<String>,
+}
+
 /// A running proxy, on a loopback port of its own and a thread of its own: it can be used by several runtimes and
 /// processes at once. Dropping it closes all its connections.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
     /// Taken when the proxy is dropped.
-    commands: Option<UnboundedSender<Command>>,
+    commands: Option<UnboundedSender<Order>>,
     thread: Option<JoinHandle<()>>,
     port: u16,
 }
 
+/// What server and clients speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Postgres,
+    Redis,
+}
+
 #[derive(Debug)]
-enum Command {
+enum Order {
     /// Whether to accept new connections, and whom to tell that it is so.
     Accept(bool, SyncSender<()>),
 }
 
 impl Proxy {
-    /// Starts a proxy in front of the server that the address names. TLS is refused: the proxy has to read along.
+    /// Starts a proxy in front of the server that the address names, `postgres://…` or `redis://…`. TLS is refused: the
+    /// proxy has to read along.
     ///
     /// # Panics
     ///
     /// If the address is none of a server reached through TCP, or no port is free.
     #[must_use]
-    pub fn start(postgres_url: &str) -> Self {
-        let upstream = upstream(postgres_url);
+    pub fn start(url: &str) -> Self {
+        let (protocol, upstream) = upstream(url);
         let listener = std::iter::repeat_with(|| std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port::free())))
             .take(20)
             .find_map(Result::ok)
             .expect("one of twenty ports that were free a moment ago still is");
         let port = listener.local_addr().expect("a bound listener has an address").port();
         listener.set_nonblocking(true).expect("a listener can be set to non-blocking");
-        let shared = Arc::new(Shared::new(upstream));
+        let shared = Arc::new(Shared::new(protocol, upstream));
         let (commands, received) = unbounded_channel();
         let thread = std::thread::Builder::new().name("proxy".to_owned()).spawn({
             let shared = Arc::clone(&shared);
@@ -136,8 +163,12 @@ impl Proxy {
 
     /// The address of the same database, by the same user, through this proxy.
     #[must_use]
-    pub fn url_through(&self, postgres_url: &str) -> String {
-        url::with_address(postgres_url, &format!("127.0.0.1:{}", self.port))
+    pub fn url_through(&self, url: &str) -> String {
+        let address = format!("127.0.0.1:{}", self.port);
+        match self.shared.protocol {
+            Protocol::Postgres => url::with_address(url, &address),
+            Protocol::Redis => url::with_redis_address(url, &address),
+        }
     }
 
     /// Arms a fault, instead of one that is armed already, and sets the count of strikes to 0. Requests are counted over
@@ -169,9 +200,14 @@ impl Proxy {
         self.shared.state().connections
     }
 
-    /// The requests that have arrived since this was called last, the oldest first; the last 10 000 at most.
+    /// The requests to PostgreSQL that have arrived since this was called last, the oldest first; the last 10 000 at most.
     pub fn take_requests(&self) -> Vec<Request> {
         self.shared.state().log.drain(..).collect()
+    }
+
+    /// The commands to Redis that have arrived since this was called last, the oldest first; the last 10 000 at most.
+    pub fn take_commands(&self) -> Vec<RedisCommand> {
+        self.shared.state().commands.drain(..).collect()
     }
 
     /// Forwards nothing any more, in neither direction, while connections stay open and new ones are accepted: a network
@@ -209,7 +245,8 @@ impl Proxy {
         self.tell(true);
     }
 
-    /// Delays every reply by this long from now on; zero ends it.
+    /// Delays every reply by this long from now on; zero ends it. Replies of PostgreSQL to a login are not delayed;
+    /// everything that Redis sends is.
     pub fn delay_replies(&self, by: Duration) {
         self.shared.state().delay = by;
     }
@@ -217,7 +254,7 @@ impl Proxy {
     fn tell(&self, accept: bool) {
         let (done, answer) = sync_channel(1);
         let commands = self.commands.as_ref().expect("the proxy is not dropped");
-        let told = commands.send(Command::Accept(accept, done)).is_ok() && answer.recv().is_ok();
+        let told = commands.send(Order::Accept(accept, done)).is_ok() && answer.recv().is_ok();
         assert!(told, "the proxy's thread has ended");
     }
 }
@@ -235,14 +272,14 @@ async fn serve(
     listener: std::net::TcpListener,
     port: u16,
     shared: &Arc<Shared>,
-    mut commands: UnboundedReceiver<Command>,
+    mut commands: UnboundedReceiver<Order>,
 ) {
     let mut listener = Some(TcpListener::from_std(listener).expect("the listener is valid"));
     loop {
         tokio::select! {
             command = commands.recv() => match command {
                 None => return,
-                Some(Command::Accept(accept, done)) => {
+                Some(Order::Accept(accept, done)) => {
                     if !accept {
                         listener = None;
                     } else if listener.is_none() {
@@ -253,9 +290,25 @@ async fn serve(
             },
             client = accept(listener.as_ref()) => {
                 shared.state().connections += 1;
-                tokio::spawn(connection::serve(client, Arc::clone(shared)));
+                tokio::spawn(serve_client(client, Arc::clone(shared)));
             }
         }
+    }
+}
+
+/// Serves a client until either side hangs up or a fault cuts the connection. Both sides are closed then.
+async fn serve_client(client: TcpStream, shared: Arc<Shared>) {
+    let mut cuts = shared.cuts.subscribe();
+    let relay = async {
+        // Errors are those of connections that end, which is all that follows from them.
+        let _ = match shared.protocol {
+            Protocol::Postgres => postgres::relay(client, &shared).await,
+            Protocol::Redis => redis::relay(client, &shared).await,
+        };
+    };
+    tokio::select! {
+        () = relay => {}
+        _ = cuts.changed() => {}
     }
 }
 
@@ -286,11 +339,17 @@ async fn listen_again(port: u16) -> TcpListener {
     }
 }
 
-fn upstream(postgres_url: &str) -> (String, u16) {
+fn upstream(url: &str) -> (Protocol, (String, u16)) {
+    if url.starts_with("redis") {
+        let address = RedisAddress::parse(url);
+        return (Protocol::Redis, (address.host, address.port));
+    }
     let config: tokio_postgres::Config =
-        postgres_url.parse().unwrap_or_else(|error| panic!("that is no address of a PostgreSQL server: {error}"));
+        url.parse().unwrap_or_else(|error| panic!("that is no address of a PostgreSQL server: {error}"));
     match config.get_hosts().first() {
-        Some(Host::Tcp(host)) => (host.clone(), config.get_ports().first().copied().unwrap_or(5432)),
+        Some(Host::Tcp(host)) => {
+            (Protocol::Postgres, (host.clone(), config.get_ports().first().copied().unwrap_or(5432)))
+        }
         _ => panic!("the proxy needs a server that is reached through TCP"),
     }
 }

@@ -17,7 +17,12 @@ struct Holder {
 impl Holder {
     fn new(mode: &str, server: Option<&str>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hold-servers"));
-        command.arg(mode).env_remove("IDEM_TEST_POSTGRES_URL").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .arg(mode)
+            .env_remove("IDEM_TEST_POSTGRES_URL")
+            .env_remove("IDEM_TEST_REDIS_URL")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         if let Some(url) = server {
             command.env("IDEM_TEST_POSTGRES_URL", url);
         }
@@ -44,7 +49,7 @@ fn its_own_servers_end_with_it_and_leave_no_folder() {
         .map(|line| line.split_once(' ').unwrap())
         .map(|(id, folder)| (id.parse().unwrap(), folder.to_owned()))
         .collect();
-    assert_eq!(servers.len(), 5, "{servers:?}");
+    assert_eq!(servers.len(), 9, "{servers:?}");
     for (process, folder) in &servers {
         assert!((*process == 0 || is_running(*process)) && Path::new(folder).exists());
     }

@@ -1,18 +1,20 @@
 //! What the connections of a proxy and the test share.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{Cut, Fault, Request};
+use super::{Cut, Fault, Protocol, RedisCommand, Request};
 
-/// How many requests are remembered.
+/// How many requests or commands are remembered.
 const LOG: usize = 10_000;
 
 #[derive(Debug)]
 pub(super) struct Shared {
+    pub(super) protocol: Protocol,
     pub(super) upstream: (String, u16),
     /// Whether nothing is forwarded.
     pub(super) held: watch::Sender<bool>,
@@ -28,13 +30,14 @@ pub(super) struct State {
     pub(super) requests: u64,
     pub(super) connections: u64,
     pub(super) log: VecDeque<Request>,
+    pub(super) commands: VecDeque<RedisCommand>,
     pub(super) delay: Duration,
 }
 
 impl Shared {
-    pub(super) fn new(upstream: (String, u16)) -> Self {
+    pub(super) fn new(protocol: Protocol, upstream: (String, u16)) -> Self {
         let (held, cuts) = (watch::Sender::new(false), watch::Sender::new(0));
-        Self { upstream, held, cuts, state: Mutex::default() }
+        Self { protocol, upstream, held, cuts, state: Mutex::default() }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -56,20 +59,25 @@ impl Shared {
     }
 
     /// Takes note of a request that has arrived.
-    pub(super) fn arrived(&self, request: &Request) {
+    pub(super) fn request_arrived(&self, request: &Request) {
         let mut state = self.state();
         state.requests += 1;
-        if state.log.len() == LOG {
-            state.log.pop_front();
-        }
-        state.log.push_back(request.clone());
+        remember(&mut state.log, request.clone());
     }
 
-    /// Where to cut this request, if anywhere. Each call counts for the fault that is armed.
-    pub(super) fn judge(&self, request: &Request) -> Option<Cut> {
+    /// Takes note of a command that has arrived.
+    pub(super) fn command_arrived(&self, command: &RedisCommand) {
+        let mut state = self.state();
+        state.requests += 1;
+        remember(&mut state.commands, command.clone());
+    }
+
+    /// Where to cut a request, if anywhere. Each call counts for the fault that is armed, if that strikes all requests or
+    /// if the request is one of those that its text means.
+    pub(super) fn judge(&self, is_meant: impl Fn(Option<&str>) -> bool) -> Option<Cut> {
         let mut state = self.state();
         let fault = state.fault.as_mut()?;
-        if fault.text.as_ref().is_some_and(|text| !request.runs.iter().any(|sql| sql.contains(text))) {
+        if !is_meant(fault.text.as_deref()) {
             return None;
         }
         if fault.skip > 0 {
@@ -84,7 +92,16 @@ impl Shared {
         Some(cut)
     }
 
-    pub(super) fn struck(&self) {
+    /// Counts a strike. The error says that the connection is to be closed.
+    pub(super) fn strike(&self) -> io::Error {
         self.state().strikes += 1;
+        io::ErrorKind::ConnectionAborted.into()
     }
+}
+
+fn remember<T>(log: &mut VecDeque<T>, entry: T) {
+    if log.len() == LOG {
+        log.pop_front();
+    }
+    log.push_back(entry);
 }

@@ -1,29 +1,21 @@
-//! One client's connection through the proxy.
+//! A client's connection to a PostgreSQL server.
+
+mod wire;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
+use self::wire::Opening;
 use super::state::Shared;
-use super::wire::{self, Opening};
 use super::{Cut, Request};
 
 /// Replies are passed on in pieces of about this size, unless a fault needs the whole.
 const PIECE: usize = 64 * 1024;
-
-/// Serves a client until either side hangs up or a fault cuts the connection. Both sides are closed then.
-pub(super) async fn serve(client: TcpStream, shared: Arc<Shared>) {
-    let mut cuts = shared.cuts.subscribe();
-    tokio::select! {
-        // Errors are those of connections that end, which is all that follows from them.
-        _ = relay(client, &shared) => {}
-        _ = cuts.changed() => {}
-    }
-}
 
 /// What is to become of a reply that the server owes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +29,8 @@ enum Reply {
 /// Replies that the server owes, in the order of the requests, and whether a Sync asked for them.
 type Owed = Mutex<VecDeque<(Reply, bool)>>;
 
-async fn relay(client: TcpStream, shared: &Shared) -> io::Result<()> {
+/// Passes on what both sides say, until either hangs up or a fault strikes.
+pub(super) async fn relay(client: TcpStream, shared: &Shared) -> io::Result<()> {
     client.set_nodelay(true)?;
     let (client_reads, mut client_writes) = client.into_split();
     let mut client_reads = BufReader::new(client_reads);
@@ -85,17 +78,18 @@ async fn forward_requests<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
             // Sync, a simple query, a function call: the ends of requests.
             b'S' | b'Q' | b'F' => {
                 let request = std::mem::take(&mut statements.request);
-                shared.arrived(&request);
+                shared.request_arrived(&request);
                 shared.passable().await;
-                let cut = shared.judge(&request);
+                let cut =
+                    shared.judge(|text| text.is_none_or(|text| request.runs.iter().any(|sql| sql.contains(text))));
                 if cut == Some(Cut::BeforeRequest) {
-                    return Err(strike(shared));
+                    return Err(shared.strike());
                 }
                 // Before the server can have answered.
                 push(owed, (cut.map_or(Reply::Pass, Reply::Cut), message[0] == b'S'));
                 server.write_all(&std::mem::take(&mut pending)).await?;
                 if cut == Some(Cut::AfterRequest) {
-                    return Err(strike(shared));
+                    return Err(shared.strike());
                 }
             }
             // Flush, data of a COPY and its end, a password, goodbye: the server acts on these at once.
@@ -131,11 +125,11 @@ async fn forward_replies<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
                 let due = pop(owed).map(|(reply, _)| reply);
                 let cut_of_copy = of_copy.take().filter(|reply| matches!(reply, Reply::Cut(_)));
                 match cut_of_copy.or(due) {
-                    Some(Reply::Cut(Cut::BeforeReply | Cut::AfterRequest)) => return Err(strike(shared)),
+                    Some(Reply::Cut(Cut::BeforeReply | Cut::AfterRequest)) => return Err(shared.strike()),
                     Some(Reply::Cut(Cut::WithinReply)) => {
                         shared.passable().await;
                         client.write_all(&reply[..reply.len() / 2]).await?;
-                        return Err(strike(shared));
+                        return Err(shared.strike());
                     }
                     _ => {
                         if !delay.is_zero() {
@@ -197,11 +191,6 @@ impl Statements {
             _ => {}
         }
     }
-}
-
-fn strike(shared: &Shared) -> io::Error {
-    shared.struck();
-    io::ErrorKind::ConnectionAborted.into()
 }
 
 fn push(owed: &Owed, reply: (Reply, bool)) {
