@@ -12,6 +12,8 @@ mod records;
 mod replicas;
 mod scripts;
 mod store;
+mod tls;
+mod url;
 mod wait;
 
 pub use crate::{

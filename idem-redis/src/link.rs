@@ -1,35 +1,51 @@
 //! Calls to the server: bounded in number and in time.
 
-use std::time::Duration;
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use fred::{
     clients::Client,
-    error::Error,
-    interfaces::{ClientLike, KeysInterface, LuaInterface},
-    types::{Expiration, SetOptions, Value, scripts::Script},
+    error::{Error, ErrorKind},
+    interfaces::{ClientLike, EventInterface, KeysInterface},
+    types::{
+        ClientState, ClusterHash, CustomCommand, Expiration, SetOptions, Value, cluster::ClusterRouting,
+        scripts::Script,
+    },
 };
 use idem_core::{StoreError, StoreErrorKind, Timestamp};
-use tokio::{
-    sync::{OnceCell, Semaphore},
-    time::timeout,
-};
+use tokio::{runtime::Handle, sync::Semaphore, task::JoinHandle, time::timeout};
 
 use crate::{
     error::{redis_error, store_error},
-    replicas::Replicas,
+    replicas::{Replicas, Session},
 };
 
 /// How many calls may be under way at a time. The client has no bound of its own on what it has sent.
 const IN_FLIGHT: usize = 4096;
 
+/// How many commands the client may keep while it can't send any, given up ones included. More than calls may be under
+/// way, so that it never counts while the server answers.
+pub(crate) const QUEUE: usize = 4 * IN_FLIGHT;
+
 /// The connection that everything goes through, but for what waits for replicas.
 pub(crate) struct Link {
     client: Client,
     pub(crate) timeout: Duration,
-    in_flight: Semaphore,
-    connected: OnceCell<()>,
-    pub(crate) replicas: Option<Replicas>,
+    in_flight: Arc<Semaphore>,
+    connection: Mutex<Option<Connection>>,
+    trouble: Arc<Mutex<Option<Error>>>,
+    pub(crate) replicas: Option<Arc<Replicas>>,
+}
+
+/// The tasks behind the client. The connection ends with them.
+struct Connection {
+    serves: JoinHandle<Result<(), Error>>,
+    watches: JoinHandle<()>,
 }
 
 /// What a script gave.
@@ -53,42 +69,88 @@ pub(crate) struct Call {
 }
 
 impl Link {
-    pub(crate) fn new(client: Client, timeout: Duration, replicas: Option<Replicas>) -> Self {
-        Self { client, timeout, in_flight: Semaphore::new(IN_FLIGHT), connected: OnceCell::new(), replicas }
+    pub(crate) fn new(client: Client, timeout: Duration, replicas: Option<Arc<Replicas>>) -> Self {
+        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
+        Self { client, timeout, in_flight, connection: Mutex::default(), trouble: Arc::default(), replicas }
     }
 
-    /// The client, connected or trying to.
-    pub(crate) async fn client(&self) -> &Client {
-        self.connected
-            .get_or_init(|| async {
-                // It goes on by itself, and tries again for as long as it takes.
-                drop(self.client.connect());
-            })
-            .await;
-        &self.client
+    /// The client, connected or trying to, for as long as it takes. Connects again where the runtime on which it was
+    /// connected is gone.
+    pub(crate) fn client(&self) -> Client {
+        let mut connection = locked(&self.connection);
+        if connection.as_ref().is_none_or(|connection| connection.serves.is_finished()) {
+            let watches = tokio::spawn(watch(self.client.clone(), Arc::clone(&self.trouble)));
+            *connection = Some(Connection { serves: self.client.connect(), watches });
+        }
+        self.client.clone()
     }
 
+    /// That an operation has no time left: with why, if the server can't be reached at all.
     pub(crate) fn too_slow(&self, operation: &'static str) -> StoreError {
-        let message = format!("the server's answer took longer than {:?} (Builder::timeout)", self.timeout);
-        store_error(StoreErrorKind::Unavailable, operation, message)
+        let trouble = (self.client.state() != ClientState::Connected).then(|| locked(&self.trouble).clone()).flatten();
+        match trouble {
+            Some(trouble) => redis_error(operation, trouble),
+            None => {
+                let message = format!("the server's answer took longer than {:?} (Builder::timeout)", self.timeout);
+                store_error(StoreErrorKind::Unavailable, operation, message)
+            }
+        }
     }
 
-    /// Runs a call within the time limit, when there is room for it.
-    pub(crate) async fn call<T>(
+    fn failed(&self, operation: &'static str, error: Error) -> StoreError {
+        match error.kind() {
+            ErrorKind::Timeout => self.too_slow(operation),
+            _ => redis_error(operation, error),
+        }
+    }
+
+    /// Does all of `work`, however many calls it takes, within the time limit.
+    pub(crate) async fn within<T>(
         &self,
         operation: &'static str,
-        call: impl Future<Output = Result<T, Error>>,
+        work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let bounded = async {
-            // Never closed.
-            let _room = self.in_flight.acquire().await;
-            call.await
+        timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.too_slow(operation)))
+    }
+
+    /// Runs a call, when there is room for it. It ends within the client's time limit.
+    ///
+    /// Where the caller loses interest it goes on until then: the client drops a command that it could not send in time
+    /// only if someone waited that long, and its place is free only once the client has done with it.
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let room = match Arc::clone(&self.in_flight).try_acquire_owned() {
+            Ok(room) => room,
+            Err(_) => match timeout(self.timeout, Arc::clone(&self.in_flight).acquire_owned()).await {
+                Ok(Ok(room)) => room,
+                _ => return Err(self.too_slow(operation)),
+            },
         };
-        match timeout(self.timeout, bounded).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(redis_error(operation, error)),
-            Err(_) => Err(self.too_slow(operation)),
-        }
+        let call = async move {
+            let answer = call.await;
+            drop(room);
+            answer
+        };
+        ToTheEnd(Some(Box::pin(call))).await.map_err(|error| self.failed(operation, error))
+    }
+
+    /// The instant that the server's clock shows (one server's, in a cluster), and when it was asked.
+    pub(crate) async fn time(&self, operation: &'static str) -> Result<(Timestamp, Instant), StoreError> {
+        let client = self.client();
+        let asked = Instant::now();
+        let command = CustomCommand::new_static("TIME", ClusterHash::Random, false);
+        let time = async move { client.custom::<(i64, i64), Value>(command, Vec::new()).await };
+        let (seconds, micros) = self.call(operation, time).await?;
+        Ok((Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000)), asked))
+    }
+
+    /// The value, if there is one.
+    pub(crate) async fn value(&self, operation: &'static str, key: &str) -> Result<Option<Bytes>, StoreError> {
+        let (client, key) = (self.client(), key.to_owned());
+        self.call(operation, async move { client.get(key).await }).await
     }
 
     /// Sets the value if there is none. Gives the one that there is.
@@ -99,21 +161,28 @@ impl Link {
         value: Bytes,
         millis: i64,
     ) -> Result<Option<Bytes>, StoreError> {
-        let client = self.client().await;
-        let expiry = Some(Expiration::PX(millis));
-        let options = Some(SetOptions::NX);
-        if let Some(replicas) = &self.replicas {
-            let set = async {
-                let own = replicas.client().await;
-                let found: Option<Bytes> = own.set(key, value, expiry, options, true).await?;
-                match found {
-                    Some(found) => Ok(Ok(Some(found))),
-                    None => Ok(replicas.have_it(&own, key).await?.map(|()| None)),
-                }
-            };
-            return self.call(operation, set).await?;
-        }
-        self.call(operation, client.set(key, value, expiry, options, true)).await
+        let Some(replicas) = &self.replicas else {
+            return self.set_unreplicated(operation, key, value, millis).await;
+        };
+        let (replicas, key) = (Arc::clone(replicas), key.to_owned());
+        let set = async move {
+            let session = replicas.session(&key).await?;
+            let found = set(&session.client(), key, value, millis).await?;
+            replicated(session, found.is_none(), found).await
+        };
+        self.call(operation, set).await?
+    }
+
+    /// The same for what needs to reach no replica.
+    pub(crate) async fn set_unreplicated(
+        &self,
+        operation: &'static str,
+        key: &str,
+        value: Bytes,
+        millis: i64,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let (client, key) = (self.client(), key.to_owned());
+        self.call(operation, async move { set(&client, key, value, millis).await }).await
     }
 
     /// Runs a script: by its digest, and by its body where the node does not know it.
@@ -124,13 +193,13 @@ impl Link {
         call: &Call,
         arguments: Vec<Value>,
     ) -> Result<Reply, StoreError> {
-        let client = self.client().await;
-        let reply = self.call(operation, run(client, script, call, arguments)).await?;
-        parse(reply, operation)
+        let (client, script, call) = (self.client(), script.clone(), call.clone());
+        let reply = self.call(operation, async move { run(&client, &script, &call, arguments).await });
+        parse(reply.await?, operation)
     }
 
-    /// The same for a script that claims, which has to reach as many replicas as were asked for.
-    pub(crate) async fn claiming_script(
+    /// The same for a script that gives a record to an attempt, which has to reach as many replicas as were asked for.
+    pub(crate) async fn owning_script(
         &self,
         operation: &'static str,
         script: &Script,
@@ -140,28 +209,108 @@ impl Link {
         let Some(replicas) = &self.replicas else {
             return self.script(operation, script, call, arguments).await;
         };
-        let claim = async {
-            let own = replicas.client().await;
-            let reply = run(&own, script, call, arguments).await?;
-            match wrote(&reply) {
-                true => Ok(replicas.have_it(&own, &call.key).await?.map(|()| reply)),
-                false => Ok(Ok(reply)),
-            }
+        let (replicas, script, call) = (Arc::clone(replicas), script.clone(), call.clone());
+        let claim = async move {
+            let session = replicas.session(&call.key).await?;
+            let reply = run(&session.client(), &script, &call, arguments).await?;
+            replicated(session, wrote(&reply), reply).await
         };
         parse(self.call(operation, claim).await??, operation)
     }
 }
 
-async fn run(client: &Client, script: &Script, call: &Call, arguments: Vec<Value>) -> Result<Value, Error> {
+async fn replicated<T>(session: Session, has_written: bool, answer: T) -> Result<Result<T, StoreError>, Error> {
+    match has_written {
+        true => Ok(session.replicated().await?.map(|()| answer)),
+        false => {
+            session.done();
+            Ok(Ok(answer))
+        }
+    }
+}
+
+/// Keeps in mind what is in the way of a connection.
+async fn watch(client: Client, trouble: Arc<Mutex<Option<Error>>>) {
+    let (mut errors, mut reconnects) = (client.error_rx(), client.reconnect_rx());
+    loop {
+        tokio::select! {
+            error = errors.recv() => match error {
+                Ok((error, _)) => *locked(&trouble) = Some(error),
+                Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {}
+                Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
+            },
+            Ok(_) = reconnects.recv() => *locked(&trouble) = None,
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A future that goes on in the background when it is dropped before its end.
+struct ToTheEnd<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
+
+impl<T: Send + 'static> Future for ToTheEnd<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let Some(future) = &mut self.0 else { return Poll::Pending }; // it has ended, and nobody polls it again
+        let ended = future.as_mut().poll(cx);
+        if ended.is_ready() {
+            self.0 = None;
+        }
+        ended
+    }
+}
+
+impl<T: Send + 'static> Drop for ToTheEnd<T> {
+    fn drop(&mut self) {
+        if let (Some(future), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(async move {
+                future.await;
+            });
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.serves.abort();
+        self.watches.abort();
+    }
+}
+
+async fn set(
+    client: &(impl KeysInterface + Sync),
+    key: String,
+    value: Bytes,
+    millis: i64,
+) -> Result<Option<Bytes>, Error> {
+    client.set(key, value, Some(Expiration::PX(millis)), Some(SetOptions::NX), true).await
+}
+
+async fn run(
+    client: &(impl ClientLike + Sync),
+    script: &Script,
+    call: &Call,
+    arguments: Vec<Value>,
+) -> Result<Value, Error> {
     let (channel, word) = call.ends.clone().unwrap_or_default();
     let now = call.now.map(|now| now.as_millis().to_string()).unwrap_or_default();
-    let mut all: Vec<Value> = vec![now.into(), channel.into(), word.into()];
-    all.extend(arguments);
-    match client.evalsha(script.sha1().clone(), vec![call.key.as_str()], all.clone()).await {
+    let all = |script: &str| {
+        let mut all: Vec<Value> = vec![script.into(), 1.into(), call.key.as_str().into()];
+        all.extend([Value::from(now.as_str()), channel.as_str().into(), word.as_str().into()]);
+        all.extend_from_slice(&arguments);
+        all
+    };
+    // Not the client's own methods: one with options of its own does not have them.
+    let slot = ClusterHash::Custom(ClusterRouting::hash_key(call.key.as_bytes()));
+    let command = |name| CustomCommand::new_static(name, slot.clone(), false);
+    match client.custom(command("EVALSHA"), all(script.sha1())).await {
         // After a restart, a failover or a flush. The body brings it to the node again.
         Err(error) if error.details().starts_with("NOSCRIPT") => {
-            let body = script.lua().cloned().unwrap_or_default();
-            client.eval(body, vec![call.key.as_str()], all).await
+            client.custom(command("EVAL"), all(script.lua().map_or("", |body| body))).await
         }
         answer => answer,
     }

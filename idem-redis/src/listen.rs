@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -10,9 +10,14 @@ use std::{
 
 use fred::{
     clients::SubscriberClient,
+    error::Error,
     interfaces::{ClientLike, EventInterface, PubsubInterface},
 };
-use tokio::{sync::OnceCell, task::JoinHandle, time::timeout};
+use tokio::{
+    sync::{Mutex, broadcast::error::RecvError},
+    task::JoinHandle,
+    time::timeout,
+};
 
 use crate::wait::Waiters;
 
@@ -22,57 +27,70 @@ pub(crate) struct Listener {
     channel: String,
     waiters: Arc<Waiters>,
     timeout: Duration,
-    started: OnceCell<()>,
-    hears: Arc<AtomicBool>,
-    tasks: Mutex<Vec<JoinHandle<()>>>,
+    tasks: Mutex<Option<Tasks>>,
+    hears: AtomicBool,
+}
+
+/// The tasks behind the connection, which ends with them.
+struct Tasks {
+    serves: JoinHandle<Result<(), Error>>,
+    hears: JoinHandle<()>,
+    subscribes_again: JoinHandle<()>,
 }
 
 impl Listener {
     pub(crate) fn new(client: SubscriberClient, channel: String, waiters: Arc<Waiters>, timeout: Duration) -> Self {
-        let hears = Arc::new(AtomicBool::new(false));
-        Self { client, channel, waiters, timeout, started: OnceCell::new(), hears, tasks: Mutex::default() }
+        Self { client, channel, waiters, timeout, tasks: Mutex::default(), hears: AtomicBool::new(false) }
     }
 
-    /// Whether what is said arrives. The first call subscribes, and waits for the server's word on that.
+    /// Whether what is said arrives. Until it does, each call subscribes, and waits for the server's word on that.
     pub(crate) async fn hears(&self) -> bool {
-        self.started.get_or_init(|| self.start()).await;
+        // One at a time. The others wait no longer than it does.
+        let Ok(mut tasks) = timeout(self.timeout, self.tasks.lock()).await else { return false };
+        if tasks.as_ref().is_none_or(|tasks| tasks.serves.is_finished()) {
+            // It is the first time, or the runtime of the tasks is gone.
+            self.hears.store(false, Ordering::SeqCst);
+            *tasks = Some(self.start());
+        }
+        if !self.hears.load(Ordering::SeqCst) {
+            let subscribed = timeout(self.timeout, self.client.subscribe(self.channel.clone())).await;
+            self.hears.store(matches!(subscribed, Ok(Ok(()))), Ordering::SeqCst);
+        }
         self.hears.load(Ordering::SeqCst)
     }
 
-    async fn start(&self) {
-        let mut said = self.client.message_rx();
-        let mut reconnected = self.client.reconnect_rx();
-        let waiters = Arc::clone(&self.waiters);
-        let hearing = tokio::spawn(async move {
-            loop {
-                tokio::select! {
-                    message = said.recv() => match message {
-                        Ok(message) => {
-                            if let Some(bell) = message.value.as_string().and_then(|word| u64::from_str_radix(&word, 16).ok()) {
-                                waiters.wake(bell);
-                            }
-                        }
-                        Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => waiters.wake_everybody(),
-                        Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
-                    },
-                    // What was said meanwhile is lost, so everybody looks.
-                    Ok(_) = reconnected.recv() => waiters.wake_everybody(),
-                }
-            }
-        });
-        let connecting = self.client.connect();
-        let resubscribing = self.client.manage_subscriptions();
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend([hearing, resubscribing]);
-        drop(connecting); // goes on by itself
-        let subscribed = timeout(self.timeout, self.client.subscribe(self.channel.clone())).await;
-        self.hears.store(matches!(subscribed, Ok(Ok(()))), Ordering::SeqCst);
+    fn start(&self) -> Tasks {
+        let hears = tokio::spawn(hear(self.client.clone(), Arc::clone(&self.waiters)));
+        let serves = self.client.connect();
+        let subscribes_again = self.client.manage_subscriptions();
+        Tasks { serves, hears, subscribes_again }
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        for task in self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            task.abort();
+async fn hear(client: SubscriberClient, waiters: Arc<Waiters>) {
+    let (mut said, mut reconnected) = (client.message_rx(), client.reconnect_rx());
+    loop {
+        tokio::select! {
+            message = said.recv() => match message {
+                Ok(message) => {
+                    let bell = message.value.as_string().and_then(|word| u64::from_str_radix(&word, 16).ok());
+                    if let Some(bell) = bell {
+                        waiters.wake(bell);
+                    }
+                }
+                Err(RecvError::Lagged(_)) => waiters.wake_everybody(),
+                Err(RecvError::Closed) => return,
+            },
+            // What was said meanwhile is lost, so everybody looks.
+            Ok(_) = reconnected.recv() => waiters.wake_everybody(),
         }
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.serves.abort();
+        self.hears.abort();
+        self.subscribes_again.abort();
     }
 }

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fred::{error::Error, interfaces::ClientLike, types::Key as RedisKey};
-use futures_util::{StreamExt, stream::BoxStream};
+use futures_util::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
 use idem_core::{Key, Lapsed, Scope, State, StoreError};
 use tokio::time::timeout;
 
@@ -19,6 +22,9 @@ use crate::{
 /// How many keys a step of the server's looks at.
 const STEP: u32 = 1_000;
 
+/// How many records are looked at at a time.
+const AT_A_TIME: usize = 64;
+
 impl RedisStore {
     /// Removes records past their retention. The server has removed them by itself, unless a test moves the clock.
     pub(crate) async fn remove_expired(&self, limit: usize) -> Result<usize, StoreError> {
@@ -26,7 +32,7 @@ impl RedisStore {
             return Ok(0);
         }
         let mut removed = 0;
-        let mut names = self.names("sweep", None).await;
+        let mut names = self.names(None);
         while removed < limit
             && let Some((scope, key)) = self.next("sweep", &mut names).await?
         {
@@ -45,17 +51,19 @@ impl RedisStore {
         limit: usize,
     ) -> Result<Vec<Lapsed>, StoreError> {
         let mut first = BTreeMap::new();
-        let mut names = self.names("lapsed", None).await;
-        while let Some((scope, key)) = self.next("lapsed", &mut names).await? {
-            let is_behind = after.is_none_or(|after| (&scope, &key) > after);
-            let is_within = first.len() < limit
-                || first
-                    .last_key_value()
-                    .is_some_and(|(last, _): (&(Scope, Key), _)| (&scope, &key) < (&last.0, &last.1));
-            if !is_behind || !is_within {
-                continue;
-            }
-            let Some(Seen { stored, now, .. }) = self.look("lapsed", &scope, &key).await? else { continue };
+        let names = self.names(None);
+        let mut seen = std::pin::pin!(
+            self.places("lapsed", names)
+                .map(async |place| {
+                    let (scope, key) = place?;
+                    let is_behind = after.is_none_or(|after| (&scope, &key) > after);
+                    let seen = if is_behind { self.look("lapsed", &scope, &key).await? } else { None };
+                    Ok::<_, StoreError>((scope, key, seen))
+                })
+                .buffer_unordered(AT_A_TIME)
+        );
+        while let Some(looked) = seen.next().await {
+            let (scope, key, Some(Seen { stored, now, .. })) = looked? else { continue };
             let record = stored.record;
             let waits = record.state == State::Held || record.is_lapsed(now);
             if waits && record.is_live(now) {
@@ -71,7 +79,7 @@ impl RedisStore {
     /// Removes a scope's records, whatever they are.
     pub(crate) async fn remove_scope(&self, scope: &Scope, limit: usize) -> Result<usize, StoreError> {
         let mut removed = 0;
-        let mut names = self.names("purge", Some(scope)).await;
+        let mut names = self.names(Some(scope));
         while removed < limit
             && let Some((found, key)) = self.next("purge", &mut names).await?
         {
@@ -116,17 +124,29 @@ impl RedisStore {
     }
 
     /// The names of the store's records, or of a scope's, on every node. Some may come twice.
-    async fn names(
-        &self,
-        _operation: &'static str,
-        scope: Option<&Scope>,
-    ) -> BoxStream<'static, Result<RedisKey, Error>> {
-        let client = self.inner.link.client().await;
+    fn names(&self, scope: Option<&Scope>) -> BoxStream<'static, Result<RedisKey, Error>> {
+        let client = self.inner.link.client();
         let pattern = self.inner.names.pattern(scope);
         match client.is_clustered() {
             true => client.scan_cluster_buffered(pattern, Some(STEP), None).boxed(),
             false => client.scan_buffered(pattern, Some(STEP), None).boxed(),
         }
+    }
+
+    /// The places of the records that have these names.
+    fn places<'a>(
+        &'a self,
+        operation: &'static str,
+        names: BoxStream<'static, Result<RedisKey, Error>>,
+    ) -> BoxStream<'a, Result<(Scope, Key), StoreError>> {
+        stream::unfold(Some(names), move |names| async move {
+            let mut names = names?;
+            match self.next(operation, &mut names).await {
+                Ok(place) => place.map(|place| (Ok(place), Some(names))),
+                Err(error) => Some((Err(error), None)),
+            }
+        })
+        .boxed()
     }
 
     /// The next name that is a record's. Each step has the time limit for itself.

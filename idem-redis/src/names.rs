@@ -61,6 +61,11 @@ impl Names {
         format!("{}:ended", self.prefix)
     }
 
+    /// Where a check writes, to see whether it may. No record is ever there.
+    pub(crate) fn probe(&self) -> String {
+        format!("{}:probe", self.prefix)
+    }
+
     /// Scope and key of a name that [`Names::record`] gave.
     pub(crate) fn parse(&self, name: &str) -> Option<(Scope, Key)> {
         let rest = name.strip_prefix(&self.prefix)?.strip_prefix(":r:")?;

@@ -1,15 +1,23 @@
 //! How a store is set up.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use fred::types::{
     Builder as FredBuilder,
-    config::{Config, ConnectionConfig, ReconnectPolicy, UnresponsiveConfig},
+    config::{ConnectionConfig, ReconnectPolicy, UnresponsiveConfig},
 };
 use idem_core::{ManualClock, StoreError};
 
 use crate::{
-    RedisStore, clock::Clock, link::Link, listen::Listener, names::Names, replicas::Replicas, store::Parts,
+    RedisStore,
+    clock::Clock,
+    link::{Link, QUEUE},
+    listen::Listener,
+    names::Names,
+    replicas::Replicas,
+    store::Parts,
+    tls,
+    url::Target,
     wait::Waiters,
 };
 
@@ -20,14 +28,12 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 /// by it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How many connections wait for replicas.
-const WAITING_FOR_REPLICAS: usize = 16;
-
 /// How a [`RedisStore`] is set up. Made by [`RedisStore::builder`].
 #[derive(Clone)]
 #[must_use = "it sets nothing up before `build` or `connect`"]
 pub struct Builder {
     url: String,
+    ca_file: Option<PathBuf>,
     prefix: String,
     clock: Option<ManualClock>,
     timeout: Duration,
@@ -39,6 +45,7 @@ impl Builder {
     pub(crate) fn new(url: &str) -> Self {
         Self {
             url: url.into(),
+            ca_file: None,
             prefix: "idem".into(),
             clock: None,
             timeout: DEFAULT_TIMEOUT,
@@ -51,6 +58,13 @@ impl Builder {
     /// `-`, `.` and `:`. Two prefixes are two stores.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
+        self
+    }
+
+    /// For TLS, trusts the certificates of authorities in this PEM file, instead of those that the system trusts. The URL
+    /// can say the same: `rediss://…?sslrootcert=PATH`.
+    pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.ca_file = Some(path.into());
         self
     }
 
@@ -97,39 +111,41 @@ impl Builder {
             return Err(OpenError::NoTime);
         }
         let names = Names::new(&self.prefix)?;
-        let mut config = Config::from_url(&self.url).map_err(|_| OpenError::Url)?;
+        let target = Target::parse(&self.url)?;
+        let mut config = target.config;
+        if target.uses_tls {
+            config.tls = Some(tls::config(self.ca_file.or(target.ca_file).as_deref())?);
+        }
+        let timeout = self.timeout;
+        let mut once = FredBuilder::from_config(config.clone());
         // The first connection is tried again like any other.
         config.fail_fast = false;
         let mut builder = FredBuilder::from_config(config);
         // Without a policy it would stay dead after the first cut. Zero is no limit.
         builder.set_policy(ReconnectPolicy::new_exponential(0, 20, 1_000, 2));
-        let timeout = self.timeout;
-        builder.with_connection_config(|connection: &mut ConnectionConfig| {
-            connection.connection_timeout = timeout;
-            connection.internal_command_timeout = timeout;
-            connection.reconnect_on_auth_error = true;
-            // Every command bears being sent again.
-            connection.max_command_attempts = 3;
-            connection.unresponsive = UnresponsiveConfig {
-                max_timeout: Some(timeout),
-                interval: (timeout / 4).max(Duration::from_millis(10)),
-            };
-        });
-        builder.with_performance_config(|performance| performance.default_command_timeout = timeout);
+        for builder in [&mut builder, &mut once] {
+            builder.with_connection_config(|connection: &mut ConnectionConfig| {
+                connection.connection_timeout = timeout;
+                connection.internal_command_timeout = timeout;
+                connection.reconnect_on_auth_error = true;
+                // Every command bears being sent again.
+                connection.max_command_attempts = 3;
+                connection.max_command_buffer_len = QUEUE;
+                connection.unresponsive = UnresponsiveConfig {
+                    max_timeout: Some(timeout),
+                    interval: (timeout / 4).max(Duration::from_millis(10)),
+                };
+            });
+            builder.with_performance_config(|performance| performance.default_command_timeout = timeout);
+        }
         let failed = |error: fred::error::Error| OpenError::Client { problem: error.to_string() };
         let client = builder.build().map_err(failed)?;
         let listening = builder.build_subscriber_client().map_err(failed)?;
-        let replicas = match self.min_replicas {
-            None => None,
-            Some(at_least) => {
-                let clients = (0..WAITING_FOR_REPLICAS).map(|_| builder.build()).collect::<Result<_, _>>();
-                Some(Replicas::new(at_least.get(), timeout, clients.map_err(failed)?))
-            }
-        };
+        let replicas = self.min_replicas.map(|at_least| Replicas::new(at_least.get(), timeout, once));
         let waiters = Waiters::new();
         Ok(RedisStore::of(Parts {
             link: Link::new(client, timeout, replicas),
-            listener: Listener::new(listening, names.channel(), std::sync::Arc::clone(&waiters), timeout),
+            listener: Listener::new(listening, names.channel(), Arc::clone(&waiters), timeout),
             waiters,
             names,
             clock: self.clock.map_or_else(Clock::server, Clock::Manual),
@@ -179,6 +195,12 @@ pub enum OpenError {
     /// The time limit is zero.
     #[error("the time limit is zero, in which nothing can be done; set Builder::timeout to more")]
     NoTime,
+    /// TLS can't be set up.
+    #[error("TLS can't be set up: {problem}")]
+    Tls {
+        /// What is wrong, with which file.
+        problem: String,
+    },
     /// The client can't be set up.
     #[error("the client can't be set up: {problem}")]
     Client {

@@ -1,68 +1,134 @@
 //! Claims that count only once replicas have them.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use fred::{
-    clients::Client,
-    error::Error,
+    clients::{Client, WithOptions},
+    error::{Error, ErrorKind},
     interfaces::{ClientLike, ClusterInterface, ServerInterface},
-    types::{cluster::ClusterRouting, config::Options},
+    types::{Builder as FredBuilder, cluster::ClusterRouting, config::Options},
 };
 use idem_core::{StoreError, StoreErrorKind};
-use tokio::sync::{Mutex, MutexGuard, OnceCell};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinHandle,
+};
 
 use crate::error::store_error;
 
-/// Connections that are used by one claim at a time: `WAIT` speaks of what its own connection wrote, and holds up
-/// whatever comes after it there.
+/// How many claims wait for replicas at a time. The others wait for their turn, within their time limit.
+const AT_A_TIME: usize = 32;
+
+/// Connections that serve one claim at a time: `WAIT` speaks of what its own connection wrote, and holds up whatever
+/// comes after it there.
+///
+/// None of them connects again by itself, since `WAIT` on a new connection would speak of nothing: one that breaks, or
+/// whose claim ended in any other way than well, is thrown away.
 pub(crate) struct Replicas {
     at_least: u32,
     timeout: Duration,
-    clients: Vec<Mutex<Client>>,
-    next: std::sync::atomic::AtomicUsize,
-    connected: OnceCell<()>,
+    builder: FredBuilder,
+    room: Arc<Semaphore>,
+    idle: Mutex<Vec<Connection>>,
+}
+
+/// A connection that ends when it is dropped.
+struct Connection {
+    client: Client,
+    task: JoinHandle<Result<(), Error>>,
+}
+
+/// A connection while it serves a claim.
+pub(crate) struct Session {
+    replicas: Arc<Replicas>,
+    connection: Connection,
+    options: Options,
+    _room: OwnedSemaphorePermit,
 }
 
 impl Replicas {
-    pub(crate) fn new(at_least: u32, timeout: Duration, clients: Vec<Client>) -> Self {
-        let clients = clients.into_iter().map(Mutex::new).collect();
-        Self { at_least, timeout, clients, next: Default::default(), connected: OnceCell::new() }
+    /// With what makes clients that never connect again.
+    pub(crate) fn new(at_least: u32, timeout: Duration, builder: FredBuilder) -> Arc<Self> {
+        let room = Arc::new(Semaphore::new(AT_A_TIME));
+        Arc::new(Self { at_least, timeout, builder, room, idle: Mutex::default() })
     }
 
-    /// A connection for one claim.
-    pub(crate) async fn client(&self) -> MutexGuard<'_, Client> {
-        let connect = || async {
-            for client in &self.clients {
-                // It goes on by itself, and tries again for as long as it takes.
-                drop(client.lock().await.connect());
-            }
+    /// A connection for a claim of `key`.
+    pub(crate) async fn session(self: &Arc<Self>, key: &str) -> Result<Session, Error> {
+        let room = Arc::clone(&self.room).acquire_owned().await;
+        let room = room.map_err(|_| Error::new(ErrorKind::Canceled, "the store is gone"))?; // it never is
+        let connection = match self.idle() {
+            Some(connection) => connection,
+            None => self.connect().await?,
         };
-        self.connected.get_or_init(connect).await;
-        if let Some(free) = self.clients.iter().find_map(|client| client.try_lock().ok()) {
-            return free;
-        }
-        let turn = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % self.clients.len();
-        self.clients[turn].lock().await
-    }
-
-    /// Waits until enough replicas have what was written to `key` on this connection. Half of the time limit at most, so
-    /// that the answer comes within it.
-    pub(crate) async fn have_it(&self, client: &Client, key: &str) -> Result<Result<(), StoreError>, Error> {
-        let node = client.cached_cluster_state().and_then(|state| {
+        // The write and the wait go to one and the same node. Where that no longer is the key's, the claim fails.
+        let node = connection.client.cached_cluster_state().and_then(|state| {
             let slot = ClusterRouting::hash_key(key.as_bytes());
             state.get_server(slot).cloned()
         });
-        let options = Options { cluster_node: node, timeout: Some(self.timeout), ..Default::default() };
-        let millis = i64::try_from((self.timeout / 2).as_millis()).unwrap_or(i64::MAX).max(1);
-        let have: i64 = client.with_options(&options).wait(i64::from(self.at_least), millis).await?;
-        if have >= i64::from(self.at_least) {
+        let options = Options {
+            max_attempts: Some(1),
+            max_redirections: node.as_ref().map(|_| 1),
+            cluster_node: node,
+            timeout: Some(self.timeout),
+            ..Default::default()
+        };
+        Ok(Session { replicas: Arc::clone(self), connection, options, _room: room })
+    }
+
+    fn idle(&self) -> Option<Connection> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(connection) = idle.pop() {
+            if !connection.task.is_finished() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    async fn connect(&self) -> Result<Connection, Error> {
+        let client = self.builder.build()?;
+        let task = client.connect();
+        let connection = Connection { client, task };
+        connection.client.wait_for_connect().await?;
+        Ok(connection)
+    }
+}
+
+impl Session {
+    pub(crate) fn client(&self) -> WithOptions<Client> {
+        self.connection.client.with_options(&self.options)
+    }
+
+    /// Waits until enough replicas have what was written on this connection. Half of the time limit at most, so that the
+    /// answer comes within it.
+    pub(crate) async fn replicated(self) -> Result<Result<(), StoreError>, Error> {
+        let at_least = i64::from(self.replicas.at_least);
+        let millis = i64::try_from((self.replicas.timeout / 2).as_millis()).unwrap_or(i64::MAX).max(1);
+        let have: i64 = self.client().wait(at_least, millis).await?;
+        self.done();
+        if have >= at_least {
             return Ok(Ok(()));
         }
         let message = format!(
-            "the claim reached {have} replicas of the {} that Builder::min_replicas asks for; it may be there, and can be \
-             repeated with its token",
-            self.at_least
+            "the claim reached {have} replicas of the {at_least} that Builder::min_replicas asks for; it may be there, and \
+             can be repeated with its token"
         );
         Ok(Err(store_error(StoreErrorKind::Unavailable, "claim", message)))
+    }
+
+    /// Gives the connection back for other claims.
+    pub(crate) fn done(self) {
+        let Self { replicas, connection, .. } = self;
+        replicas.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }

@@ -9,10 +9,10 @@ use idem_core::{
     Retention, Scope, Snapshot, State, Store, StoreError, StoreErrorKind, Timestamp, TokenReused, async_trait,
     machine::{self, Decision, Verdict},
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use crate::{
-    Builder, OpenError, check,
+    Builder, OpenError,
     clock::Clock,
     error::{BACKEND, store_error, undecodable},
     link::{Call, Link, Reply},
@@ -62,8 +62,9 @@ impl RedisStore {
     /// Connects to the server that a URL names, and checks that the store can keep its promise there.
     ///
     /// `redis://USER:PASSWORD@HOST:PORT/DATABASE`, `rediss://` for TLS (rustls, with the authorities that the system
-    /// trusts), `redis-cluster://HOST:PORT?node=HOST:PORT&…` and
+    /// trusts, or those in a PEM file, `?sslrootcert=PATH`), `redis-cluster://HOST:PORT?node=HOST:PORT&…` and
     /// `redis-sentinel://HOST:PORT?sentinelServiceName=NAME&node=HOST:PORT&…`, each also with `rediss`.
+    /// `valkey` may stand for `redis`.
     ///
     /// # Errors
     ///
@@ -123,30 +124,34 @@ impl RedisStore {
         }
     }
 
-    /// Writes what the machine decided on over the value that it judged, from `not_before` on.
+    /// Writes what the machine decided on over the value that it judged.
+    ///
+    /// If it was decided at an instant that only the client told, from `not_before` on by the record's own clock.
     async fn swap(
         &self,
         operation: &'static str,
         call: &Call,
         judged: (&Bytes, &Stored),
         next: (&Record, Timestamp),
-        not_before: Timestamp,
+        not_before: Option<Timestamp>,
     ) -> Result<Reply, StoreError> {
         let Inner { link, scripts, .. } = &*self.inner;
         let (value, stored) = judged;
         let (record, now) = next;
-        // Where it does not expire later than before, its time to live goes on, and with it the clock that it is judged by.
-        let (next, ttl) = match record.expiry == stored.record.expiry {
+        // Where it expires when it did before, its time to live goes on, and with it the clock that it is judged by.
+        let goes_on = not_before.is_none() && record.expiry == stored.record.expiry;
+        let (next, ttl) = match goes_on {
             true => (records::encode(record, stored.base, stored.ttl), String::new()),
             false => {
                 let (next, ttl) = self.value_of(record, now);
                 (next, ttl.to_string())
             }
         };
+        let not_before = not_before.unwrap_or(Timestamp::MIN);
         let arguments: Vec<Value> =
             vec![value.clone().into(), clamped(not_before).to_string().into(), next.into(), ttl.into()];
         match operation {
-            "claim" => link.claiming_script(operation, &scripts.swap, call, arguments).await,
+            "claim" | "resolve" => link.owning_script(operation, &scripts.swap, call, arguments).await,
             _ => link.script(operation, &scripts.swap, call, arguments).await,
         }
     }
@@ -159,7 +164,7 @@ impl RedisStore {
         (scope, key): (&Scope, &Key),
         decide: impl Fn(Option<&Record>, Timestamp) -> Decision<A>,
     ) -> Result<(A, Option<Record>), StoreError> {
-        let mut pauses = Pauses::until(Instant::now() + self.inner.link.timeout);
+        let mut pauses = Pauses::new();
         loop {
             let Some(seen) = self.look(operation, scope, key).await? else {
                 return Ok((decide(None, self.inner.clock.shows()).answer, None));
@@ -167,13 +172,11 @@ impl RedisStore {
             let Decision { answer, write } = decide(Some(&seen.stored.record), seen.now);
             let Some(next) = write else { return Ok((answer, None)) };
             let judged = (&seen.value, &seen.stored);
-            if let Reply::Written = self.swap(operation, call, judged, (&next, seen.now), Timestamp::MIN).await? {
+            if let Reply::Written = self.swap(operation, call, judged, (&next, seen.now), None).await? {
                 self.inner.waiters.wake(wait::bell(scope, key));
                 return Ok((answer, Some(next)));
             }
-            if !pauses.pause().await {
-                return Err(changing(operation));
-            }
+            pauses.pause().await;
         }
     }
 
@@ -206,29 +209,60 @@ impl RedisStore {
     async fn ask(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
         const OPERATION: &str = "claim";
         let (scope, key) = (claim.scope(), claim.key());
-        let mut pauses = Pauses::until(Instant::now() + self.inner.link.timeout);
+        self.learn(OPERATION).await?;
+        let mut pauses = Pauses::new();
         loop {
+            if let Some(row) = self.ask_unreplicated(claim).await? {
+                return Ok(row);
+            }
             let now = self.inner.clock.shows();
             let first = decided(machine::claim(None, claim, now))?;
-            let Some(first) = first.write else { return Err(changing(OPERATION)) };
+            let Some(first) = first.write else {
+                let message = "the machine refused a claim of nothing; this is a bug in idem";
+                return Err(store_error(StoreErrorKind::Contract, OPERATION, message));
+            };
             let (value, ttl) = self.value_of(&first, now);
             let name = self.inner.names.record(scope, key);
             let Some(value) = self.inner.link.set_if_absent(OPERATION, &name, value, ttl).await? else {
                 return Ok(ClaimRow::Written(first));
             };
-            let stored = self.stored(&value, OPERATION)?;
-            let row = match self.inner.clock.set_to() {
-                // All that there is to know is known.
-                Some(now) => self.judge(claim, value, stored, now).await?,
-                None => self.judge_unasked(claim, value, stored).await?,
-            };
-            if let Some(row) = row {
+            if let Some(row) = self.judge_found(claim, value).await? {
                 return Ok(row);
             }
-            if !pauses.pause().await {
-                return Err(changing(OPERATION));
-            }
+            pauses.pause().await;
         }
+    }
+
+    /// Where claims wait for replicas, answers one that has nothing to write without waiting for others that do. None if
+    /// there is no record, or it changed meanwhile.
+    async fn ask_unreplicated(&self, claim: &Claim) -> Result<Option<ClaimRow>, StoreError> {
+        let link = &self.inner.link;
+        if link.replicas.is_none() {
+            return Ok(None);
+        }
+        match link.value("claim", &self.inner.names.record(claim.scope(), claim.key())).await? {
+            Some(value) => self.judge_found(claim, value).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn judge_found(&self, claim: &Claim, value: Bytes) -> Result<Option<ClaimRow>, StoreError> {
+        let stored = self.stored(&value, "claim")?;
+        match self.inner.clock.set_to() {
+            // All that there is to know is known.
+            Some(now) => self.judge(claim, value, stored, now).await,
+            None => self.judge_unasked(claim, value, stored).await,
+        }
+    }
+
+    /// Learns what the server's clock shows, if that is not known yet. A check looks again.
+    pub(crate) async fn learn(&self, operation: &'static str) -> Result<(), StoreError> {
+        let Inner { link, clock, .. } = &*self.inner;
+        if operation == "check" || !clock.is_known() {
+            let (showed, asked) = link.time(operation).await?;
+            clock.learn(showed, asked);
+        }
+        Ok(())
     }
 
     /// Judges a value by a clock that is known. None if it changed meanwhile.
@@ -244,7 +278,7 @@ impl RedisStore {
             return Ok(Some(ClaimRow::Found { record: stored.record, now: Some(now) }));
         };
         let call = self.ending(claim.scope(), claim.key());
-        let written = self.swap("claim", &call, (&value, &stored), (&next, now), Timestamp::MIN).await?;
+        let written = self.swap("claim", &call, (&value, &stored), (&next, now), None).await?;
         Ok(matches!(written, Reply::Written).then(|| ClaimRow::Written(next)))
     }
 
@@ -266,7 +300,10 @@ impl RedisStore {
             return Ok(Some(ClaimRow::Found { record: stored.record, now: None }));
         }
         // What it becomes begins a time to live of its own, so it is enough to be about right with this.
-        let now = self.inner.clock.shows().max(record.lease_end);
+        let now = match record.state {
+            State::InProgress => self.inner.clock.shows().max(record.lease_end),
+            _ => self.inner.clock.shows(),
+        };
         let lapsed = decided(machine::claim(Some(record), claim, now))?;
         let (Some(next), false) = (lapsed.write, record.token == claim.token()) else {
             let Some(seen) = self.look("claim", claim.scope(), claim.key()).await? else { return Ok(None) };
@@ -277,7 +314,7 @@ impl RedisStore {
             _ => Timestamp::MIN,
         };
         let call = self.ending(claim.scope(), claim.key());
-        match self.swap("claim", &call, (&value, &stored), (&next, now), not_before).await? {
+        match self.swap("claim", &call, (&value, &stored), (&next, now), Some(not_before)).await? {
             Reply::Written => Ok(Some(ClaimRow::Written(next))),
             Reply::Absent => Ok(None),
             Reply::Found { value: found, now } if found == value => {
@@ -297,7 +334,7 @@ impl RedisStore {
         scope: &Scope,
         key: &Key,
     ) -> Result<Option<Snapshot>, StoreError> {
-        let seen = self.look(operation, scope, key).await?;
+        let seen = self.inner.link.within(operation, self.look(operation, scope, key)).await?;
         let live = seen.filter(|seen| seen.stored.record.is_live(seen.now));
         Ok(live.map(|seen| Snapshot { record: seen.stored.record, now: seen.now }))
     }
@@ -327,33 +364,19 @@ fn millis(duration: Duration) -> String {
     clamped(Timestamp::from_millis(0).after(duration)).to_string()
 }
 
-fn changing(operation: &'static str) -> StoreError {
-    let message = "the record kept changing until the time limit";
-    store_error(StoreErrorKind::Unavailable, operation, message)
-}
-
-/// Pauses between tries: none, then longer and longer ones, up to 50 ms.
-struct Pauses {
-    end: Instant,
-    next: Duration,
-}
+/// Pauses between tries: none, then longer and longer ones, up to 50 ms. The time limit ends them.
+struct Pauses(Duration);
 
 impl Pauses {
-    fn until(end: Instant) -> Self {
-        Self { end, next: Duration::ZERO }
+    fn new() -> Self {
+        Self(Duration::ZERO)
     }
 
-    /// Waits a little. False if the time is over.
-    async fn pause(&mut self) -> bool {
-        let left = self.end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return false;
+    async fn pause(&mut self) {
+        if !self.0.is_zero() {
+            sleep(self.0).await;
         }
-        if !self.next.is_zero() {
-            sleep(self.next.min(left)).await;
-        }
-        self.next = (2 * self.next).clamp(Duration::from_millis(1), Duration::from_millis(50));
-        true
+        self.0 = (2 * self.0).clamp(Duration::from_millis(1), Duration::from_millis(50));
     }
 }
 
@@ -370,7 +393,7 @@ impl Store for RedisStore {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
-        self.ask(claim).await
+        self.inner.link.within("claim", self.ask(claim)).await
     }
 
     async fn complete(
@@ -384,7 +407,8 @@ impl Store for RedisStore {
             vec![owner_bytes(owner).into(), millis(retention.standard()).into(), Bytes::from(response.encode()).into()];
         let decide = |found: Option<&Record>, now| machine::complete(found, owner, response, retention, now);
         let script = &self.inner.scripts.complete;
-        let answer = self.write("complete", &call, script, arguments, (decide, response.clone())).await?;
+        let written = self.write("complete", &call, script, arguments, (decide, response.clone()));
+        let answer = self.inner.link.within("complete", written).await?;
         self.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
         Ok(answer)
     }
@@ -392,38 +416,44 @@ impl Store for RedisStore {
     async fn release(&self, owner: &Owner) -> Result<Fenced<()>, StoreError> {
         let call = self.ending(owner.scope(), owner.key());
         let decide = |found: Option<&Record>, now| machine::release(found, owner, now);
-        Ok(self.decide("release", &call, (owner.scope(), owner.key()), decide).await?.0)
+        let decided = self.decide("release", &call, (owner.scope(), owner.key()), decide);
+        Ok(self.inner.link.within("release", decided).await?.0)
     }
 
     async fn forget(&self, owner: &Owner) -> Result<Fenced<()>, StoreError> {
         let call = self.ending(owner.scope(), owner.key());
         let decide = |found: Option<&Record>, now| machine::forget(found, owner, now);
-        Ok(self.decide("forget", &call, (owner.scope(), owner.key()), decide).await?.0)
+        let decided = self.decide("forget", &call, (owner.scope(), owner.key()), decide);
+        Ok(self.inner.link.within("forget", decided).await?.0)
     }
 
     async fn hold(&self, owner: &Owner, retention: Retention) -> Result<Fenced<()>, StoreError> {
         let call = self.ending(owner.scope(), owner.key());
         let decide = |found: Option<&Record>, now| machine::hold(found, owner, retention, now);
-        Ok(self.decide("hold", &call, (owner.scope(), owner.key()), decide).await?.0)
+        let decided = self.decide("hold", &call, (owner.scope(), owner.key()), decide);
+        Ok(self.inner.link.within("hold", decided).await?.0)
     }
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced<()>, StoreError> {
         let call = self.call(owner.scope(), owner.key());
         let arguments = vec![owner_bytes(owner).into(), millis(lease).into()];
         let decide = |found: Option<&Record>, now| machine::renew(found, owner, lease, now);
-        self.write("renew", &call, &self.inner.scripts.renew, arguments, (decide, ())).await
+        let written = self.write("renew", &call, &self.inner.scripts.renew, arguments, (decide, ()));
+        self.inner.link.within("renew", written).await
     }
 
     async fn checkpoint(&self, owner: &Owner, checkpoint: &Checkpoint) -> Result<Fenced<Checkpointed>, StoreError> {
         let call = self.call(owner.scope(), owner.key());
         let decide = |found: Option<&Record>, now| machine::checkpoint(found, owner, checkpoint, now);
-        Ok(self.decide("checkpoint", &call, (owner.scope(), owner.key()), decide).await?.0)
+        let decided = self.decide("checkpoint", &call, (owner.scope(), owner.key()), decide);
+        Ok(self.inner.link.within("checkpoint", decided).await?.0)
     }
 
     async fn resolve(&self, resolve: &Resolve) -> Result<Fenced<Record>, StoreError> {
         let call = self.ending(resolve.scope(), resolve.key());
         let decide = |found: Option<&Record>, now| machine::resolve(found, resolve, now);
-        let (answer, written) = self.decide("resolve", &call, (resolve.scope(), resolve.key()), decide).await?;
+        let decided = self.decide("resolve", &call, (resolve.scope(), resolve.key()), decide);
+        let (answer, written) = self.inner.link.within("resolve", decided).await?;
         Ok(match (answer, written) {
             (Fenced::Written(()), Some(record)) => Fenced::Written(record),
             _ => Fenced::Superseded,
@@ -458,7 +488,7 @@ impl Store for RedisStore {
     }
 
     async fn check(&self) -> Result<(), StoreError> {
-        check::run(&self.inner).await
+        self.check_servers().await
     }
 }
 
