@@ -82,7 +82,15 @@ impl<'a> World<'a> {
     /// Moves the clock to the last instant before `end` that can be aimed at.
     pub(crate) async fn advance_to_just_before(&self, end: Timestamp) {
         let margin = i64::try_from(self.margin().as_millis()).unwrap_or(i64::MAX);
-        self.advance_to(Timestamp::from_millis(end.as_millis().saturating_sub(margin))).await;
+        let aim = Timestamp::from_millis(end.as_millis().saturating_sub(margin));
+        // Never past the end, whichever instant the store takes for now.
+        loop {
+            let left = aim.since(self.latest_now().await);
+            if left.is_zero() {
+                return;
+            }
+            self.advance(left).await;
+        }
     }
 
     /// Whether it is still before `end`. Always so after [`World::advance_to_just_before`] if the clock stands still;
