@@ -38,7 +38,13 @@ fn judge(error: &Error) -> (StoreErrorKind, &'static str) {
         _ if says("WRONGTYPE") => {
             (Corrupt, "a key of the store's has a value that is no record; give the store a prefix of its own")
         }
-        _ if says("NOPERM") => (
+        _ if details.contains("InvalidCertificate") => (
+            Configuration,
+            "the server's certificate is not accepted; name the file of its authority (Builder::ca_file) and the host that \
+             it is for",
+        ),
+        // The second is what a script is told.
+        _ if says("NOPERM") || says("ERR The user executing the script can't") => (
             Configuration,
             "the user lacks rights; allow the commands SET, GET, DEL, PTTL, EVAL, EVALSHA, SCAN, PUBLISH, SUBSCRIBE, INFO, \
              TIME and WAIT on the store's keys and channel",

@@ -1,0 +1,9 @@
+//! What goes wrong between a store and its server: real servers, and connections that are really cut.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod cut;
+mod stopped;
+mod values;

@@ -1,0 +1,252 @@
+//! The server stands still, goes away, comes back; callers lose interest.
+
+use std::{
+    num::NonZeroUsize,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::{BoxFuture, join_all};
+use idem_core::{Checkpoint, Claim, Fenced, Resolve, Store, StoreError};
+use test_servers::{PrivateRedis, Proxy, RedisCluster, RedisSettings};
+use tokio::time::{sleep, timeout};
+
+use crate::common::{
+    LEASE, PATIENCE, Place, assert_unavailable, claim, claim_of, complete, eventually, key, own, record, response,
+    retention, rounds, scope, token, word,
+};
+
+/// A time limit that a server which answers keeps, and one that does not oversteps soon.
+const LIMIT: Duration = Duration::from_millis(500);
+
+/// What a busy machine may add to it.
+const SLACK: Duration = Duration::from_secs(2);
+
+fn unit<T>(answer: Result<T, StoreError>) -> Result<(), StoreError> {
+    answer.map(|_| ())
+}
+
+// case 069
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stands_still_is_unavailable_in_time_and_nothing_is_owned_twice_afterwards() {
+    let server = PrivateRedis::start(RedisSettings::new());
+    let place = Place::at(&server.url(), "paused");
+    let store = place.builder().timeout(LIMIT).connect().await.unwrap();
+    let patient = place.open().await;
+    let owner = own(&store, &claim_of("owned")).await;
+    let held = own(&store, &claim_of("held")).await;
+    assert_eq!(store.hold(&held, retention()).await.unwrap(), Fenced::Written(()));
+    let claims: Vec<Claim> = (0..200).map(|number| claim_of(&format!("k-{number}"))).collect();
+    let new = place.builder().timeout(LIMIT).build().unwrap();
+
+    server.pause();
+    let (checkpoint, one) = (Checkpoint::new("step", "done").unwrap(), NonZeroUsize::MIN);
+    let resolve = Resolve::new(scope(), key("held"), held.attempt(), token());
+    let completed = response();
+    let mut operations: Vec<(&str, BoxFuture<'_, Result<(), StoreError>>)> = vec![
+        ("complete", Box::pin(async { unit(store.complete(&owner, &completed, retention()).await) })),
+        ("renew", Box::pin(async { unit(store.renew(&owner, LEASE).await) })),
+        ("checkpoint", Box::pin(async { unit(store.checkpoint(&owner, &checkpoint).await) })),
+        ("resolve", Box::pin(async { unit(store.resolve(&resolve).await) })),
+        ("read", Box::pin(async { unit(store.read(&scope(), &key("owned")).await) })),
+        ("wait", Box::pin(async { unit(store.wait(&scope(), &key("owned"), owner.attempt(), PATIENCE).await) })),
+        ("lapsed", Box::pin(async { unit(store.lapsed(None, one).await) })),
+        ("purge", Box::pin(async { unit(store.purge(&scope(), one).await) })),
+        ("check", Box::pin(async { unit(store.check().await) })),
+        ("check of a new store", Box::pin(async { unit(new.check().await) })),
+    ];
+    for claim in &claims {
+        operations.push(("claim", Box::pin(async { unit(store.claim(claim).await) })));
+    }
+    for claim in &claims[..20] {
+        operations.push(("claim through a new store", Box::pin(async { unit(new.claim(claim).await) })));
+    }
+    let begun = Instant::now();
+    let operations = operations.into_iter().map(async |(what, operation)| {
+        let error = assert_unavailable(operation.await);
+        let took = begun.elapsed();
+        assert!(took < 2 * LIMIT + SLACK, "{what} took {took:?}: {error}");
+    });
+    join_all(operations).await;
+    server.resume();
+
+    // What was sent may still be applied, before or after these.
+    for abandoned in &claims {
+        let rival = claim_of(abandoned.key().as_str());
+        let (rivals, owns) = (claim(&patient, &rival).await, claim(&patient, abandoned).await);
+        let owners = (word(&rivals), word(&owns));
+        assert!([("Claimed", "Conflict"), ("Conflict", "Claimed")].contains(&owners), "{owners:?}");
+        assert_eq!(record(&patient, abandoned.key().as_str()).await.unwrap().number, 1);
+    }
+    eventually("it works again", async || store.claim(&claim_of("another")).await.is_ok()).await;
+    eventually("it works again", async || new.claim(&claim_of("another")).await.is_ok()).await;
+    complete(&patient, &owner).await;
+}
+
+// case 069
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_for_a_server_that_stands_still_is_bounded_and_given_up_for_good() {
+    let server = PrivateRedis::start(RedisSettings::new());
+    let place = Place::at(&server.url(), "bounded");
+    let store = Arc::new(place.builder().timeout(LIMIT).connect().await.unwrap());
+    server.pause();
+    let begun = Instant::now();
+    let mut asked = 0;
+    while begun.elapsed() < 5 * LIMIT {
+        // Callers that lose interest long before the time limit.
+        let claims: Vec<Claim> = (0..2_000).map(|number| claim_of(&format!("k-{asked}-{number}"))).collect();
+        let _ = timeout(LIMIT / 10, join_all(claims.iter().map(|claim| store.claim(claim)))).await;
+        asked += claims.len();
+    }
+    sleep(3 * LIMIT).await;
+    server.resume();
+    eventually("it works again", async || store.read(&scope(), &key("k")).await.is_ok()).await;
+    // What was on the way is applied, which is as much as may be under way at a time, a few times over.
+    let applied = server.command(&["DBSIZE"]).integer();
+    assert!(asked > 15_000, "{asked} claims are a load");
+    assert!(applied <= 3 * 4096, "{applied} of {asked} claims were applied late");
+    sleep(LIMIT).await;
+    assert_eq!(server.command(&["DBSIZE"]).integer(), applied, "and nothing comes later");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_swallows_everything_is_replaced() {
+    let place = Place::new("black_hole");
+    let proxy = Proxy::start(&place.url);
+    let store = place.builder_through(&proxy.url_through(&place.url)).timeout(LIMIT).connect().await.unwrap();
+    let owner = own(&store, &claim_of("k")).await;
+    proxy.black_hole();
+    assert_unavailable(store.renew(&owner, LEASE).await);
+    assert_unavailable(store.complete(&owner, &response(), retention()).await);
+    // What was sent meanwhile is lost for good.
+    proxy.cut_connections();
+    proxy.lift();
+    eventually("it works again", async || store.read(&scope(), &key("k")).await.is_ok()).await;
+    complete(&store, &owner).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_keeps_what_it_answered_and_is_found_again() {
+    let server = PrivateRedis::start(RedisSettings::new());
+    let place = Place::at(&server.url(), "killed");
+    let store = place.builder().timeout(LIMIT).connect().await.unwrap();
+    let other = place.open().await;
+    for round in 0..rounds(3, 10) {
+        let (done, claimed) = (format!("done-{round}"), claim_of(&format!("claimed-{round}")));
+        complete(&store, &own(&store, &claim_of(&done)).await).await;
+        let owner = own(&store, &claimed).await;
+        server.kill();
+        assert_unavailable(store.claim(&claim_of("k")).await);
+        server.start_again();
+        assert_eq!(word(&claim(&other, &claim_of(&done)).await), "Replay");
+        assert_eq!(word(&claim(&other, &claim_of(&format!("claimed-{round}"))).await), "Conflict");
+        eventually("it works again", async || store.read(&scope(), &key("k")).await.is_ok()).await;
+        complete(&store, &owner).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn futures_that_are_dropped_shift_no_other_callers_reply() {
+    let place = Place::new("dropped");
+    let store = place.open().await;
+    for round in 0..rounds(300, 3_000) {
+        let claims: Vec<Claim> = (0..8).map(|number| claim_of(&format!("{round}-{number}"))).collect();
+        let dropped = async {
+            let all = join_all(claims.iter().map(|claim| store.claim(claim)));
+            let _ = timeout(Duration::from_micros(40 * (round as u64 % 10)), all).await;
+        };
+        let kept = format!("kept-{round}");
+        let owned = async {
+            let owner = own(&store, &claim_of(&kept)).await;
+            complete(&store, &owner).await;
+            let found = store.read(&scope(), &key(&kept)).await.unwrap().unwrap();
+            assert_eq!(found.record.attempt(), owner.attempt());
+        };
+        futures_util::future::join(dropped, owned).await;
+    }
+    for round in 0..5 {
+        // Each was applied, or was not: repeated, it is the same claim.
+        let again = claim_of(&format!("{round}-0"));
+        let answer = claim(&store, &again).await;
+        assert!(["Claimed", "Conflict"].contains(&word(&answer)));
+    }
+}
+
+// case 069
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_a_cluster_that_stands_still_keeps_no_operation_past_its_time() {
+    let cluster = RedisCluster::start(3, 1);
+    let place = Place::at(&cluster.url(), "node");
+    let store = place.builder().timeout(LIMIT).connect().await.unwrap();
+    let claim_all = async |round: &str| {
+        let claims: Vec<Claim> = (0..60).map(|number| claim_of(&format!("{round}-{number}"))).collect();
+        let begun = Instant::now();
+        let mut answers = Vec::new();
+        for answer in join_all(claims.iter().map(|claim| idem_core::claim(&store, claim))).await {
+            answers.push(answer.map(|answer| word(&answer)));
+        }
+        let took = begun.elapsed();
+        assert!(took < 2 * LIMIT + SLACK, "{took:?}");
+        (claims, answers)
+    };
+    // A replica serves nobody.
+    let replica = cluster.replica_of(&place.name("k"));
+    replica.pause();
+    let (_, answers) = claim_all("replica").await;
+    assert!(answers.iter().all(|answer| *answer.as_ref().unwrap() == "Claimed"), "{answers:?}");
+    replica.resume();
+    cluster.await_agreement();
+
+    // A master's keys are unavailable until its replica has taken its place.
+    let master = cluster.owner(&place.name("k"));
+    master.pause();
+    let (mut claims, mut answers) = claim_all("master").await;
+    for round in 0.. {
+        if answers.iter().all(Result::is_ok) {
+            break;
+        }
+        assert!(round < 200, "{answers:?}");
+        sleep(LIMIT / 5).await;
+        (claims, answers) = claim_all(&format!("after {round}")).await;
+    }
+    assert_ne!(cluster.owner(&place.name("k")).port(), master.port());
+    master.resume();
+    cluster.await_agreement();
+    // Nobody else owns what was claimed.
+    let other = place.open().await;
+    for claimed in &claims {
+        assert_eq!(word(&claim(&other, &claim_of(claimed.key().as_str())).await), "Conflict");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_is_woken_by_another_handles_completion_and_ends_too_where_nothing_can_be_heard() {
+    let server = PrivateRedis::start(RedisSettings::new().user("deaf", "pw", "~* +@all resetchannels"));
+    let (url, deaf) = (server.url(), format!("redis://deaf:pw@127.0.0.1:{}", server.port()));
+    let place = Place::at(&url, "woken");
+    let (store, other) = (place.open().await, place.open().await);
+    let deaf = place.builder_through(&deaf).build().unwrap();
+    for round in 0..5 {
+        let name = format!("k-{round}");
+        let owner = own(&store, &claim_of(&name)).await;
+        let (scope, key) = (scope(), key(&name));
+        let waits = async |store: &idem_redis::RedisStore| {
+            let found = store.wait(&scope, &key, owner.attempt(), PATIENCE).await.unwrap().unwrap();
+            assert_eq!(found.record.state, idem_core::State::Done(response()));
+            Instant::now()
+        };
+        let completes = async {
+            // Both listen by then, or will look once more when they do.
+            sleep(Duration::from_millis(150)).await;
+            complete(&store, &owner).await;
+            Instant::now()
+        };
+        let (woken, heard_nothing, done) = futures_util::future::join3(waits(&other), waits(&deaf), completes).await;
+        // Far below the second after which it would look by itself.
+        let late = woken.saturating_duration_since(done);
+        assert!(round == 0 || late < Duration::from_millis(500), "woken {late:?} after the completion");
+        assert!(heard_nothing.saturating_duration_since(done) < PATIENCE);
+    }
+    let listening = server.command(&["PUBSUB", "NUMSUB", "woken:ended"]);
+    assert_eq!(listening.list()[1].integer(), 1);
+}

@@ -1,0 +1,225 @@
+//! Setting a store up: what is refused at once, what the start-up check finds, and TLS.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::{
+    io::Write,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use idem_core::{Store, StoreErrorKind};
+use idem_redis::{OpenError, RedisStore};
+use test_servers::{PrivateRedis, RedisSentinel, RedisSettings, redis};
+
+use crate::common::{PATIENCE, claim_of, own};
+
+/// Connects, and expects the check to refuse it.
+async fn refused(url: &str) -> String {
+    match RedisStore::builder(url).connect().await {
+        Err(OpenError::Store(error)) => {
+            assert_eq!(error.kind(), StoreErrorKind::Configuration, "{error}");
+            error.to_string()
+        }
+        Err(error) => panic!("it was refused for another reason: {error}"),
+        Ok(_) => panic!("it was not refused"),
+    }
+}
+
+#[tokio::test]
+async fn a_url_that_can_not_be_read_is_refused_without_being_shown() {
+    for url in [
+        "hunter2",
+        "http://u:hunter2@h",
+        "redis://u:hunter2@h:port",
+        "redis://u:hunter2@h/database",
+        "rediss://u:hunter2@h?sslrootcert=%zz",
+        "redis-sentinel://u:hunter2@h",
+        "redis-cluster://u:hunter2@h?node=hunter2",
+    ] {
+        let error = RedisStore::builder(url).build().map(drop).unwrap_err();
+        assert!(matches!(error, OpenError::Url), "{error:?}");
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+    }
+    let builder = RedisStore::builder("redis://u:hunter2@h");
+    assert!(!format!("{builder:?} {:?}", builder.clone().build().unwrap()).contains("hunter2"));
+}
+
+#[tokio::test]
+async fn settings_that_can_not_be_are_refused_when_it_is_built() {
+    let built = RedisStore::builder("redis://h").timeout(Duration::ZERO).build();
+    assert!(matches!(built, Err(OpenError::NoTime)));
+    let built = RedisStore::builder("redis://h").prefix("a{b}").build();
+    assert!(matches!(built, Err(OpenError::Prefix { .. })));
+    let built = RedisStore::builder("rediss://h").ca_file("/no/such/file").build();
+    let Err(error @ OpenError::Tls { .. }) = built else { panic!("it was built") };
+    assert!(error.to_string().contains("/no/such/file"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_unavailable_and_the_error_says_why() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("redis://u:hunter2@127.0.0.1:{port}");
+    let connected = RedisStore::builder(&url).timeout(Duration::from_millis(500)).connect().await;
+    let Err(OpenError::Store(error)) = connected else { panic!("it was connected") };
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    let shown = format!("{error} {error:?}");
+    assert!(shown.to_lowercase().contains("refused") && !shown.contains("hunter2"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_is_a_setting_to_mend_and_never_shown() {
+    let server = PrivateRedis::start(RedisSettings::new().password("right password"));
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    own(&store, &claim_of("k")).await;
+    let wrong = format!("redis://default:hunter2@127.0.0.1:{}", server.port());
+    let shown = refused(&wrong).await;
+    assert!(shown.contains("refuses the user or password") && !shown.contains("hunter2"), "{shown}");
+    let none = format!("redis://127.0.0.1:{}", server.port());
+    let shown = refused(&none).await;
+    assert!(shown.contains("refuses the user or password"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_that_are_missing_are_named() {
+    let rules = "~idem:* &idem:* +set +get +del +pttl +eval +evalsha +scan +publish +subscribe +info +time +wait";
+    let settings = RedisSettings::new().user("all", "pw", rules);
+    let settings = settings.user("no_channel", "pw", &rules.replace("&idem:*", ""));
+    let settings = settings.user("no_scripts", "pw", &rules.replace("+eval +evalsha", ""));
+    let settings = settings.user("other_keys", "pw", &rules.replace("~idem:*", "~other:*"));
+    let server = PrivateRedis::start(settings);
+    let url = |user: &str| format!("redis://{user}:pw@127.0.0.1:{}", server.port());
+    let store = RedisStore::connect(&url("all")).await.unwrap();
+    common::complete(&store, &own(&store, &claim_of("k")).await).await;
+    for user in ["no_channel", "no_scripts", "other_keys"] {
+        let shown = refused(&url(user)).await;
+        assert!(shown.contains("lacks rights"), "{user}: {shown}");
+    }
+}
+
+// case 024
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
+    for policy in ["allkeys-lru", "volatile-ttl"] {
+        let server = PrivateRedis::start(RedisSettings::new().set("maxmemory-policy", policy));
+        let shown = refused(&server.url()).await;
+        assert!(shown.contains(policy) && shown.contains("Builder::accept_eviction"), "{shown}");
+        let store = RedisStore::builder(&server.url()).accept_eviction().connect().await.unwrap();
+        // A record that was evicted does not come back by the completion of its owner.
+        let owner = own(&store, &claim_of("k")).await;
+        server.command(&["DEL", "idem:r:tenant-7:k"]);
+        let completed = store.complete(&owner, &common::response(), common::retention()).await.unwrap();
+        assert_eq!(completed, idem_core::Fenced::Superseded);
+        assert!(common::record(&store, "k").await.is_none());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_refused() {
+    let primary = PrivateRedis::start(RedisSettings::new());
+    let replica = primary.replica();
+    let shown = refused(&replica.url()).await;
+    assert!(shown.contains("is a replica") && shown.contains("connect to the primary"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn through_sentinels_the_primary_is_found() {
+    let sentinel = RedisSentinel::start();
+    let store = RedisStore::builder(&sentinel.url()).timeout(PATIENCE).connect().await.unwrap();
+    own(&store, &claim_of("k")).await;
+    let primary = sentinel.primary();
+    assert!(primary.command(&["PTTL", "idem:r:tenant-7:k"]).integer() > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_says_what_has_changed_since_the_store_was_opened_and_leaves_nothing_behind() {
+    let server = PrivateRedis::start(RedisSettings::new());
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    store.check().await.unwrap();
+    assert_eq!(server.command(&["DBSIZE"]).integer(), 0);
+    server.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]);
+    let error = store.check().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Configuration, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_takes_a_certificate_of_a_trusted_authority_for_the_host_of_the_url_and_no_other() {
+    let right = PrivateRedis::start(RedisSettings::new().password("pw").tls("localhost"));
+    let wrong = PrivateRedis::start(RedisSettings::new().tls("elsewhere.example"));
+    let limit = Duration::from_secs(5);
+    let open = async |url: &str, ca: &PrivateRedis| {
+        RedisStore::builder(url).ca_file(ca.ca_file()).timeout(limit).connect().await
+    };
+    let store = open(&right.localhost_tls_url(), &right).await.unwrap();
+    own(&store, &claim_of("k")).await;
+    let by_url = format!("{}?sslrootcert={}", right.localhost_tls_url(), right.ca_file().display());
+    RedisStore::connect(&by_url).await.unwrap();
+    // A host that the certificate is not for; an authority that nobody trusts; one that the system does not know.
+    for (url, ca) in
+        [(right.tls_url(), &right), (wrong.localhost_tls_url(), &wrong), (right.localhost_tls_url(), &wrong)]
+    {
+        let Err(OpenError::Store(error)) = open(&url, ca).await else { panic!("{url} was connected") };
+        assert!(error.to_string().contains("certificate"), "{url}: {error}");
+    }
+    assert!(RedisStore::builder(&right.localhost_tls_url()).timeout(limit).connect().await.is_err());
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_nothing_is_warned_of() {
+    let server = PrivateRedis::start(RedisSettings::new().set("appendonly", "no"));
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    RedisStore::connect(&server.url()).await.unwrap();
+    let shown = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(shown.contains("WARN") && shown.contains("no append-only file"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_dropped_closes_its_connections() {
+    let server = PrivateRedis::start(RedisSettings::new());
+    let count = || server.command(&["CLIENT", "LIST", "TYPE", "normal"]).text().lines().count();
+    let before = count();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let owner = own(&store, &claim_of("k")).await;
+    store.wait(&common::scope(), &common::key("k"), owner.attempt(), Duration::from_millis(10)).await.unwrap();
+    assert!(count() > before);
+    drop(store);
+    common::eventually("its connections are closed", async || {
+        count() == before && server.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).text().lines().count() == 0
+    })
+    .await;
+}
+
+#[test]
+fn a_store_outlives_the_runtime_that_it_was_first_used_in() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let store = RedisStore::builder(redis().url()).prefix(redis().prefix()).timeout(PATIENCE).build().unwrap();
+    let first = claim_of("k");
+    let owner = runtime().block_on(own(&store, &first));
+    // Gone with its tasks. Two at a time, too.
+    let (one, two) = (runtime(), runtime());
+    one.block_on(common::complete(&store, &owner));
+    two.block_on(own(&store, &claim_of("k-2")));
+    drop(one);
+    two.block_on(own(&store, &claim_of("k-3")));
+    let (scope, key) = (common::scope(), common::key("k"));
+    assert!(two.block_on(store.wait(&scope, &key, owner.attempt(), PATIENCE)).unwrap().is_some());
+}

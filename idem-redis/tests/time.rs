@@ -1,0 +1,213 @@
+//! Leases and retentions by the server's own clock, as it runs.
+//!
+//! What is checked is exact however busy the machine is: an end lies between two instants, before the operation that set
+//! it was sent and after it was answered, and an answer is judged only where it can't have been right.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use idem_core::{Answer, Checkpoint, Fenced, OnLapse, Resolve, Retention, State, Store};
+use idem_redis::RedisStore;
+use test_servers::redis;
+use tokio::time::sleep;
+
+use crate::common::{
+    Place, claim, claim_of, complete, granted, key, own, record, response, retention, scope, token, word,
+};
+
+const LEASE: Duration = Duration::from_secs(1);
+
+/// Two clocks that count alike may cut milliseconds at different points.
+const GRAIN: Duration = Duration::from_millis(3);
+
+/// When an operation happened.
+struct Between(Instant, Instant);
+
+async fn timed<T>(operation: impl Future<Output = T>) -> (T, Between) {
+    let before = Instant::now();
+    let answer = operation.await;
+    (answer, Between(before, Instant::now()))
+}
+
+/// Asks until the answer is another than Conflict or Replay, and checks that this was `length` after `set`.
+async fn ends_after(store: &RedisStore, name: &str, set: Between, length: Duration) -> Answer {
+    let mut early = 0;
+    loop {
+        let (answer, Between(before, after)) = timed(claim(store, &claim_of(name).with_lease(LEASE))).await;
+        match answer {
+            Answer::Conflict { left, .. } => {
+                let left = left.unwrap();
+                assert!(
+                    left > Duration::ZERO && after + left + GRAIN >= set.0 + length,
+                    "{name}: {left:?} is too short"
+                );
+                assert!(before + left <= set.1 + length + GRAIN, "{name}: {left:?} is too long");
+            }
+            Answer::Replay { .. } => {}
+            ended => {
+                assert!(after + GRAIN >= set.0 + length, "{name}: it ended after {:?}", after - set.0);
+                assert!(early > 0, "{name}: it was over before it was asked for");
+                return ended;
+            }
+        }
+        assert!(before <= set.1 + length + GRAIN, "{name}: it was live after {:?}", before - set.1);
+        early += 1;
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+// cases 084, 086
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_live_to_its_end_and_over_from_then_on_whatever_began_it() {
+    let place = Place::new("leases");
+    let (store, other) = (place.open().await, place.open().await);
+
+    let (first, claimed) = timed(own(&store, &claim_of("k").with_lease(LEASE))).await;
+    let second = granted(ends_after(&other, "k", claimed, LEASE).await);
+    assert_eq!(second.number(), 2);
+    assert_eq!(store.renew(&first, LEASE).await.unwrap(), Fenced::Superseded);
+
+    // After a renewal, to less and to more than was left.
+    for lease in [LEASE / 2, 2 * LEASE] {
+        let owner = own(&store, &claim_of(&format!("renewed {lease:?}")).with_lease(LEASE)).await;
+        let (renewed, when) = timed(store.renew(&owner, lease)).await;
+        assert_eq!(renewed.unwrap(), Fenced::Written(()));
+        assert_eq!(word(&ends_after(&other, &format!("renewed {lease:?}"), when, lease).await), "TakenOver");
+    }
+
+    // A claim after a release, and one that is repeated under its token.
+    let owner = own(&store, &claim_of("released")).await;
+    assert_eq!(store.release(&owner).await.unwrap(), Fenced::Written(()));
+    let again = claim_of("released").with_lease(LEASE);
+    let (grant, when) = timed(claim(&store, &again)).await;
+    assert_eq!(granted(grant).number(), 2);
+    assert_eq!(word(&ends_after(&other, "released", when, LEASE).await), "TakenOver");
+    let repeated = claim_of("repeated").with_lease(LEASE);
+    own(&store, &repeated).await;
+    sleep(LEASE / 2).await;
+    let (grant, when) = timed(claim(&store, &repeated)).await;
+    assert_eq!(granted(grant).number(), 1);
+    assert_eq!(word(&ends_after(&other, "repeated", when, LEASE).await), "TakenOver");
+
+    // A takeover, whose instants only the client told.
+    own(&store, &claim_of("taken").with_lease(Duration::from_millis(1))).await;
+    sleep(Duration::from_millis(20)).await;
+    let (grant, when) = timed(claim(&store, &claim_of("taken").with_lease(LEASE))).await;
+    assert_eq!(word(&grant), "TakenOver");
+    assert_eq!(granted(ends_after(&other, "taken", when, LEASE).await).number(), 3);
+}
+
+// case 086
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_is_replayed_to_the_end_of_its_retention_and_absent_from_then_on() {
+    let place = Place::new("retention");
+    let (store, other) = (place.open().await, place.open().await);
+    let owner = own(&store, &claim_of("k").with_lease(Duration::from_millis(100))).await;
+    let (completed, when) = timed(store.complete(&owner, &response(), Retention::new(LEASE))).await;
+    assert_eq!(completed.unwrap(), Fenced::Written(response()));
+    assert_eq!(granted(ends_after(&other, "k", when, LEASE).await).number(), 1);
+    assert_eq!(store.complete(&owner, &response(), retention()).await.unwrap(), Fenced::Superseded);
+}
+
+/// What the server has left for a record must be what the record says.
+async fn assert_expiry(place: &Place, store: &RedisStore, name: &str, after: &str, length: Duration, set: &Between) {
+    let (left, Between(before, asked)) = timed(async { redis().command(&["PTTL", &place.name(name)]).integer() }).await;
+    let left = Duration::from_millis(u64::try_from(left).unwrap_or_else(|_| panic!("no expiry after {after}: {left}")));
+    assert!(asked + left + GRAIN >= set.0 + length, "{after}: {left:?} is too short");
+    assert!(before + left <= set.1 + length + GRAIN, "{after}: {left:?} is too long");
+    let found = store.read(&scope(), &key(name)).await.unwrap().unwrap();
+    let says = found.record.expiry.since(found.now);
+    assert!(says.abs_diff(left) < Duration::from_secs(10), "{after}: it says {says:?}, and the server {left:?}");
+}
+
+// case 038
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_kind_of_write_leaves_an_expiry_and_the_right_one() {
+    let place = Place::new("expiry");
+    let store = place.open().await;
+    let hour = Duration::from_secs(60 * 60);
+    let (short, long) = (Retention::new(hour).with_held(7 * hour), Retention::new(2 * hour).with_held(9 * hour));
+    let claim_of = |name: &str| claim_of(name).with_retention(short);
+
+    let (owner, claimed) = timed(own(&store, &claim_of("k"))).await;
+    assert_expiry(&place, &store, "k", "claim", hour, &claimed).await;
+    let note = Checkpoint::new("step", "done").unwrap();
+    store.checkpoint(&owner, &note).await.unwrap();
+    assert_expiry(&place, &store, "k", "checkpoint", hour, &claimed).await;
+    store.renew(&owner, Duration::from_secs(60)).await.unwrap();
+    assert_expiry(&place, &store, "k", "renewal", hour, &claimed).await;
+    let (_, renewed) = timed(store.renew(&owner, 3 * hour)).await;
+    assert_expiry(&place, &store, "k", "a renewal past the retention", 3 * hour, &renewed).await;
+    store.release(&owner).await.unwrap();
+    assert_expiry(&place, &store, "k", "release", 3 * hour, &renewed).await;
+    let (grant, again) = timed(claim(&store, &claim_of("k"))).await;
+    assert_expiry(&place, &store, "k", "a claim after a release", hour, &again).await;
+    let (_, held) = timed(store.hold(granted(grant).owner(), long)).await;
+    assert_expiry(&place, &store, "k", "hold", 9 * hour, &held).await;
+    let seen = record(&store, "k").await.unwrap().attempt();
+    let resolve = Resolve::new(scope(), key("k"), seen, token()).with_retention(short);
+    let (resolved, when) = timed(idem_core::resolve(&store, &resolve)).await;
+    let Fenced::Written(resolved) = resolved.unwrap() else { panic!("nobody else resolves it") };
+    assert_expiry(&place, &store, "k", "resolve", 7 * hour, &when).await;
+    let (_, done) = timed(store.complete(resolved.owner(), &response(), long)).await;
+    assert_expiry(&place, &store, "k", "complete", 2 * hour, &done).await;
+
+    let (owner, forgotten) = timed(own(&store, &claim_of("forgotten"))).await;
+    store.forget(&owner).await.unwrap();
+    assert_expiry(&place, &store, "forgotten", "forget", hour, &forgotten).await;
+    let (_, when) = timed(own(&store, &claim_of("under hold").with_on_lapse(OnLapse::Hold))).await;
+    assert_expiry(&place, &store, "under hold", "a claim under hold", 7 * hour, &when).await;
+    let lapsing = claim_of("lapsing").with_lease(Duration::from_millis(1));
+    own(&store, &lapsing).await;
+    sleep(Duration::from_millis(20)).await;
+    let (grant, when) = timed(claim(&store, &claim_of("lapsing"))).await;
+    assert_eq!(word(&grant), "TakenOver");
+    assert_expiry(&place, &store, "lapsing", "takeover", hour, &when).await;
+    let repeated = claim_of("repeated");
+    let (_, when) = timed(own(&store, &repeated)).await;
+    own(&store, &repeated).await;
+    assert_expiry(&place, &store, "repeated", "a repeated claim", hour, &when).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_longest_durations_are_kept() {
+    let place = Place::new("longest");
+    let store = place.open().await;
+    let endless = Retention::new(Duration::MAX).with_held(Duration::MAX);
+    let owner = own(&store, &claim_of("k").with_lease(Duration::MAX).with_retention(endless)).await;
+    assert_eq!(store.renew(&owner, Duration::MAX).await.unwrap(), Fenced::Written(()));
+    assert_eq!(word(&claim(&store, &claim_of("k")).await), "Conflict");
+    assert_eq!(store.hold(&owner, endless).await.unwrap(), Fenced::Written(()));
+    let resolve =
+        Resolve::new(scope(), key("k"), owner.attempt(), token()).with_lease(Duration::MAX).with_retention(endless);
+    let Fenced::Written(resolved) = idem_core::resolve(&store, &resolve).await.unwrap() else { panic!("superseded") };
+    assert_eq!(store.complete(resolved.owner(), &response(), endless).await.unwrap(), Fenced::Written(response()));
+    let found = record(&store, "k").await.unwrap();
+    assert_eq!(found.state, State::Done(response()));
+    assert!(redis().command(&["PTTL", &place.name("k")]).integer() > 0);
+}
+
+// case 084
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_claim_says_what_the_servers_clock_showed_without_a_check() {
+    let place = Place::new("labels");
+    let store = place.builder().build().unwrap();
+    let server = || {
+        let time = redis().command(&["TIME"]);
+        time.list()[0].integer() * 1_000 + time.list()[1].integer() / 1_000
+    };
+    for number in 0..3 {
+        let name = format!("k-{number}");
+        let before = server();
+        own(&store, &claim_of(&name)).await;
+        let after = server();
+        let claimed = record(&store, &name).await.unwrap().claimed.as_millis();
+        // The look at the clock is right to half of its own round trip, which was part of the first of these.
+        let slack = 50 + (after - before);
+        assert!((before - slack..=after + slack).contains(&claimed), "{claimed} is not from {before} to {after}");
+        complete(&store, &own(&store, &claim_of(&format!("{name} done"))).await).await;
+    }
+}
