@@ -281,21 +281,11 @@ impl Drop for Connection {
     }
 }
 
-async fn set(
-    client: &(impl KeysInterface + Sync),
-    key: String,
-    value: Bytes,
-    millis: i64,
-) -> Result<Option<Bytes>, Error> {
+async fn set(client: &impl KeysInterface, key: String, value: Bytes, millis: i64) -> Result<Option<Bytes>, Error> {
     client.set(key, value, Some(Expiration::PX(millis)), Some(SetOptions::NX), true).await
 }
 
-async fn run(
-    client: &(impl ClientLike + Sync),
-    script: &Script,
-    call: &Call,
-    arguments: Vec<Value>,
-) -> Result<Value, Error> {
+async fn run(client: &impl ClientLike, script: &Script, call: &Call, arguments: Vec<Value>) -> Result<Value, Error> {
     let (channel, word) = call.ends.clone().unwrap_or_default();
     let now = call.now.map(|now| now.as_millis().to_string()).unwrap_or_default();
     let all = |script: &str| {

@@ -290,22 +290,24 @@ impl RedisStore {
         let record = &stored.record;
         let before = Timestamp::from_millis(record.lease_end.as_millis().saturating_sub(1));
         let verdict = decided(machine::claim(Some(record), claim, before))?;
-        let needs_clock = match verdict.answer {
-            Verdict::Conflict { .. } => true,
-            // The lease goes on from now, which must not be guessed.
-            Verdict::Claimed => record.token == claim.token(),
-            _ => false,
-        };
+        let needs_clock = matches!(verdict.answer, Verdict::Conflict { .. });
         if !needs_clock && verdict.write.is_none() {
             return Ok(Some(ClaimRow::Found { record: stored.record, now: None }));
+        }
+        // The lease of a claim that is repeated goes on from now, which must not be guessed. And where claims wait for
+        // replicas, one that may have nothing to write does not queue up with them.
+        let looks = record.token == claim.token() || (needs_clock && self.inner.link.replicas.is_some());
+        if looks {
+            let Some(seen) = self.look("claim", claim.scope(), claim.key()).await? else { return Ok(None) };
+            return self.judge(claim, seen.value, seen.stored, seen.now).await;
         }
         // What it becomes begins a time to live of its own, so it is enough to be about right with this.
         let now = match record.state {
             State::InProgress => self.inner.clock.shows().max(record.lease_end),
             _ => self.inner.clock.shows(),
         };
-        let lapsed = decided(machine::claim(Some(record), claim, now))?;
-        let (Some(next), false) = (lapsed.write, record.token == claim.token()) else {
+        let Some(next) = decided(machine::claim(Some(record), claim, now))?.write else {
+            // Under hold, or at its lapse limit: how long it is until then is all that is asked.
             let Some(seen) = self.look("claim", claim.scope(), claim.key()).await? else { return Ok(None) };
             return self.judge(claim, seen.value, seen.stored, seen.now).await;
         };
