@@ -219,3 +219,6 @@ impl Input {
         Ok(kept.into_iter().collect())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,7 +32,7 @@ const LONG: i64 = 86_400_000;
 /// together; a clone is cheaper.
 ///
 /// Its operations need a Tokio runtime with I/O and time enabled, and panic outside one. Its connections belong to the
-/// runtime of its first operation.
+/// runtime of its first operation, and serve others too; when that one ends, the next operation connects on its own.
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) inner: Arc<Inner>,
