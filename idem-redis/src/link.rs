@@ -1,8 +1,12 @@
 //! Calls to the server: bounded in number and in time.
 
 use std::{
+    collections::HashMap,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::{Duration, Instant},
 };
@@ -11,10 +15,10 @@ use bytes::Bytes;
 use fred::{
     clients::Client,
     error::{Error, ErrorKind},
-    interfaces::{ClientLike, EventInterface, KeysInterface},
+    interfaces::{ClientLike, ClusterInterface, EventInterface, KeysInterface},
     types::{
         ClientState, ClusterHash, CustomCommand, Expiration, SetOptions, Value, cluster::ClusterRouting,
-        scripts::Script,
+        config::Server, scripts::Script,
     },
 };
 use idem_core::{StoreError, StoreErrorKind, Timestamp};
@@ -34,12 +38,25 @@ pub(crate) const QUEUE: usize = 4 * IN_FLIGHT;
 
 /// The connection that everything goes through, but for what waits for replicas.
 pub(crate) struct Link {
-    client: Client,
+    line: Arc<Line>,
     pub(crate) timeout: Duration,
     in_flight: Arc<Semaphore>,
-    connection: Mutex<Option<Connection>>,
     trouble: Arc<Mutex<Option<Error>>>,
     pub(crate) replicas: Option<Arc<Replicas>>,
+}
+
+/// The client, and whether it is answered.
+///
+/// The client itself notices a connection on which nothing comes back only once it has stopped sending, which under load
+/// is never.
+struct Line {
+    client: Client,
+    connection: Mutex<Option<Connection>>,
+    /// Since when calls have been in vain, by the node of a cluster.
+    silences: Mutex<HashMap<Option<Server>, Instant>>,
+    any_silence: AtomicBool,
+    /// For how long calls may be in vain.
+    patience: Duration,
 }
 
 /// The tasks behind the client. The connection ends with them.
@@ -71,23 +88,32 @@ pub(crate) struct Call {
 impl Link {
     pub(crate) fn new(client: Client, timeout: Duration, replicas: Option<Arc<Replicas>>) -> Self {
         let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
-        Self { client, timeout, in_flight, connection: Mutex::default(), trouble: Arc::default(), replicas }
+        let line = Arc::new(Line {
+            client,
+            connection: Mutex::default(),
+            silences: Mutex::default(),
+            any_silence: AtomicBool::new(false),
+            patience: timeout / 2,
+        });
+        Self { line, timeout, in_flight, trouble: Arc::default(), replicas }
     }
 
     /// The client, connected or trying to, for as long as it takes. Connects again where the runtime on which it was
     /// connected is gone.
     pub(crate) fn client(&self) -> Client {
-        let mut connection = locked(&self.connection);
+        let client = &self.line.client;
+        let mut connection = locked(&self.line.connection);
         if connection.as_ref().is_none_or(|connection| connection.serves.is_finished()) {
-            let watches = tokio::spawn(watch(self.client.clone(), Arc::clone(&self.trouble)));
-            *connection = Some(Connection { serves: self.client.connect(), watches });
+            let watches = tokio::spawn(watch(client.clone(), Arc::clone(&self.trouble)));
+            *connection = Some(Connection { serves: client.connect(), watches });
         }
-        self.client.clone()
+        client.clone()
     }
 
     /// That an operation has no time left: with why, if the server can't be reached at all.
     pub(crate) fn too_slow(&self, operation: &'static str) -> StoreError {
-        let trouble = (self.client.state() != ClientState::Connected).then(|| locked(&self.trouble).clone()).flatten();
+        let trouble =
+            (self.line.client.state() != ClientState::Connected).then(|| locked(&self.trouble).clone()).flatten();
         match trouble {
             Some(trouble) => redis_error(operation, trouble),
             None => {
@@ -149,8 +175,8 @@ impl Link {
 
     /// The value, if there is one.
     pub(crate) async fn value(&self, operation: &'static str, key: &str) -> Result<Option<Bytes>, StoreError> {
-        let (client, key) = (self.client(), key.to_owned());
-        self.call(operation, async move { client.get(key).await }).await
+        let (client, line, key) = (self.client(), Arc::clone(&self.line), key.to_owned());
+        self.call(operation, async move { line.heard(&key, client.get(&key).await) }).await
     }
 
     /// Sets the value if there is none. Gives the one that there is.
@@ -167,7 +193,7 @@ impl Link {
         let (replicas, key) = (Arc::clone(replicas), key.to_owned());
         let set = async move {
             let session = replicas.session(&key).await?;
-            let found = set(&session.client(), key, value, millis).await?;
+            let found = set(&session.client(), &key, value, millis).await?;
             replicated(session, found.is_none(), found).await
         };
         self.call(operation, set).await?
@@ -181,8 +207,8 @@ impl Link {
         value: Bytes,
         millis: i64,
     ) -> Result<Option<Bytes>, StoreError> {
-        let (client, key) = (self.client(), key.to_owned());
-        self.call(operation, async move { set(&client, key, value, millis).await }).await
+        let (client, line, key) = (self.client(), Arc::clone(&self.line), key.to_owned());
+        self.call(operation, async move { line.heard(&key, set(&client, &key, value, millis).await) }).await
     }
 
     /// Runs a script: by its digest, and by its body where the node does not know it.
@@ -193,8 +219,9 @@ impl Link {
         call: &Call,
         arguments: Vec<Value>,
     ) -> Result<Reply, StoreError> {
-        let (client, script, call) = (self.client(), script.clone(), call.clone());
-        let reply = self.call(operation, async move { run(&client, &script, &call, arguments).await });
+        let (client, line, script, call) = (self.client(), Arc::clone(&self.line), script.clone(), call.clone());
+        let run = async move { line.heard(&call.key, run(&client, &script, &call, arguments).await) };
+        let reply = self.call(operation, run);
         parse(reply.await?, operation)
     }
 
@@ -216,6 +243,58 @@ impl Link {
             replicated(session, wrote(&reply), reply).await
         };
         parse(self.call(operation, claim).await??, operation)
+    }
+}
+
+impl Line {
+    /// Takes note of whether there was an answer, and has the connection replaced on which there is none for too long.
+    fn heard<T>(&self, key: &str, answer: Result<T, Error>) -> Result<T, Error> {
+        let is_silent = match &answer {
+            Err(error) if *error.kind() == ErrorKind::Timeout => true,
+            // Nothing was asked, or it is on the way to a new connection.
+            Err(error) if matches!(error.kind(), ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure) => {
+                false
+            }
+            _ if self.any_silence.load(Ordering::Relaxed) => {
+                let mut silences = locked(&self.silences);
+                silences.remove(&self.node(key));
+                self.any_silence.store(!silences.is_empty(), Ordering::Relaxed);
+                false
+            }
+            _ => false,
+        };
+        if is_silent && self.client.state() == ClientState::Connected && self.is_too_long(key) {
+            self.replace();
+        }
+        answer
+    }
+
+    fn is_too_long(&self, key: &str) -> bool {
+        let mut silences = locked(&self.silences);
+        let since = *silences.entry(self.node(key)).or_insert_with(Instant::now);
+        let is_too_long = since.elapsed() >= self.patience;
+        if is_too_long {
+            silences.clear();
+        }
+        self.any_silence.store(!silences.is_empty(), Ordering::Relaxed);
+        is_too_long
+    }
+
+    fn replace(&self) {
+        if self.client.is_clustered() {
+            // Other nodes may answer: what is under way there is not lost.
+            let client = self.client.clone();
+            tokio::spawn(async move { client.force_reconnection().await });
+        } else {
+            // The next call connects.
+            *locked(&self.connection) = None;
+        }
+    }
+
+    /// The node of a cluster that has the key.
+    fn node(&self, key: &str) -> Option<Server> {
+        let state = self.client.cached_cluster_state()?;
+        state.get_server(ClusterRouting::hash_key(key.as_bytes())).cloned()
     }
 }
 
@@ -281,7 +360,7 @@ impl Drop for Connection {
     }
 }
 
-async fn set(client: &impl KeysInterface, key: String, value: Bytes, millis: i64) -> Result<Option<Bytes>, Error> {
+async fn set(client: &impl KeysInterface, key: &str, value: Bytes, millis: i64) -> Result<Option<Bytes>, Error> {
     client.set(key, value, Some(Expiration::PX(millis)), Some(SetOptions::NX), true).await
 }
 

@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use fred::{error::Error, interfaces::ClientLike, types::Key as RedisKey};
+use fred::{
+    error::Error,
+    interfaces::{ClientLike, ClusterInterface},
+    types::Key as RedisKey,
+};
 use futures_util::{
     StreamExt,
     stream::{self, BoxStream},
@@ -32,7 +36,7 @@ impl RedisStore {
             return Ok(0);
         }
         let mut removed = 0;
-        let mut names = self.names(None);
+        let mut names = self.names("sweep", None).await?;
         while removed < limit
             && let Some((scope, key)) = self.next("sweep", &mut names).await?
         {
@@ -51,7 +55,7 @@ impl RedisStore {
         limit: usize,
     ) -> Result<Vec<Lapsed>, StoreError> {
         let mut first = BTreeMap::new();
-        let names = self.names(None);
+        let names = self.names("lapsed", None).await?;
         let mut seen = std::pin::pin!(
             self.places("lapsed", names)
                 .map(async |place| {
@@ -79,7 +83,7 @@ impl RedisStore {
     /// Removes a scope's records, whatever they are.
     pub(crate) async fn remove_scope(&self, scope: &Scope, limit: usize) -> Result<usize, StoreError> {
         let mut removed = 0;
-        let mut names = self.names(Some(scope));
+        let mut names = self.names("purge", Some(scope)).await?;
         while removed < limit
             && let Some((found, key)) = self.next("purge", &mut names).await?
         {
@@ -124,13 +128,21 @@ impl RedisStore {
     }
 
     /// The names of the store's records, or of a scope's, on every node. Some may come twice.
-    fn names(&self, scope: Option<&Scope>) -> BoxStream<'static, Result<RedisKey, Error>> {
+    async fn names(
+        &self,
+        operation: &'static str,
+        scope: Option<&Scope>,
+    ) -> Result<BoxStream<'static, Result<RedisKey, Error>>, StoreError> {
         let client = self.inner.link.client();
+        if client.is_clustered() && client.cached_cluster_state().is_none() {
+            // Until the first answer the client does not know the nodes.
+            self.inner.link.time(operation).await?;
+        }
         let pattern = self.inner.names.pattern(scope);
-        match client.is_clustered() {
+        Ok(match client.is_clustered() {
             true => client.scan_cluster_buffered(pattern, Some(STEP), None).boxed(),
             false => client.scan_buffered(pattern, Some(STEP), None).boxed(),
-        }
+        })
     }
 
     /// The places of the records that have these names.

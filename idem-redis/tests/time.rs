@@ -199,6 +199,7 @@ async fn a_first_claim_says_what_the_servers_clock_showed_without_a_check() {
         let time = redis().command(&["TIME"]);
         time.list()[0].integer() * 1_000 + time.list()[1].integer() / 1_000
     };
+    let mut slack = 0;
     for number in 0..3 {
         let name = format!("k-{number}");
         let before = server();
@@ -206,7 +207,7 @@ async fn a_first_claim_says_what_the_servers_clock_showed_without_a_check() {
         let after = server();
         let claimed = record(&store, &name).await.unwrap().claimed.as_millis();
         // The look at the clock is right to half of its own round trip, which was part of the first of these.
-        let slack = 50 + (after - before);
+        slack = slack.max(50 + (after - before));
         assert!((before - slack..=after + slack).contains(&claimed), "{claimed} is not from {before} to {after}");
         complete(&store, &own(&store, &claim_of(&format!("{name} done"))).await).await;
     }

@@ -90,9 +90,8 @@ async fn what_waits_for_a_server_that_stands_still_is_bounded_and_given_up_for_g
     let place = Place::at(&server.url(), "bounded");
     let store = Arc::new(place.builder().timeout(LIMIT).connect().await.unwrap());
     server.pause();
-    let begun = Instant::now();
     let mut asked = 0;
-    while begun.elapsed() < 5 * LIMIT {
+    while asked < 60_000 {
         // Callers that lose interest long before the time limit.
         let claims: Vec<Claim> = (0..2_000).map(|number| claim_of(&format!("k-{asked}-{number}"))).collect();
         let _ = timeout(LIMIT / 10, join_all(claims.iter().map(|claim| store.claim(claim)))).await;
@@ -103,10 +102,34 @@ async fn what_waits_for_a_server_that_stands_still_is_bounded_and_given_up_for_g
     eventually("it works again", async || store.read(&scope(), &key("k")).await.is_ok()).await;
     // What was on the way is applied, which is as much as may be under way at a time, a few times over.
     let applied = server.command(&["DBSIZE"]).integer();
-    assert!(asked > 15_000, "{asked} claims are a load");
-    assert!(applied <= 3 * 4096, "{applied} of {asked} claims were applied late");
+    assert!(applied <= 4 * 4096, "{applied} of {asked} claims were applied late");
     sleep(LIMIT).await;
     assert_eq!(server.command(&["DBSIZE"]).integer(), applied, "and nothing comes later");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_swallows_everything_is_replaced_under_load_too() {
+    let place = Place::new("swallows");
+    let proxy = Proxy::start(&place.url);
+    let store = place.builder_through(&proxy.url_through(&place.url)).timeout(LIMIT).connect().await.unwrap();
+    let before = proxy.connections();
+    proxy.black_hole();
+    // Something is sent all the time.
+    let load = tokio::spawn({
+        let store = store.clone();
+        async move {
+            loop {
+                let store = store.clone();
+                tokio::spawn(async move { store.read(&scope(), &key("k")).await });
+                sleep(LIMIT / 50).await;
+            }
+        }
+    });
+    eventually("another connection is tried", async || proxy.connections() > before).await;
+    proxy.cut_connections();
+    proxy.lift();
+    eventually("it works again", async || store.read(&scope(), &key("k")).await.is_ok()).await;
+    load.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,6 +146,50 @@ async fn a_connection_that_swallows_everything_is_replaced() {
     proxy.lift();
     eventually("it works again", async || store.read(&scope(), &key("k")).await.is_ok()).await;
     complete(&store, &owner).await;
+}
+
+// case 063
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_server_gets_to_late_changes_nothing_that_others_did_meanwhile() {
+    let place = Place::new("late");
+    let proxy = Proxy::start(&place.url);
+    let late = place.builder_through(&proxy.url_through(&place.url)).timeout(LIMIT).connect().await.unwrap();
+    let direct = place.open().await;
+    // Each of these is in the state in which the late operation would be right.
+    let lapsing = Duration::from_millis(1);
+    let mut owners = Vec::new();
+    for name in ["complete", "release", "renew", "takeover", "hold"] {
+        owners.push(own(&late, &claim_of(name).with_lease(lapsing)).await);
+    }
+    sleep(20 * lapsing).await;
+    proxy.black_hole();
+    let (first, takeover) = (claim_of("first").with_lease(lapsing), claim_of("takeover"));
+    let swallowed = response();
+    let operations: Vec<BoxFuture<'_, Result<(), StoreError>>> = vec![
+        Box::pin(async { unit(late.complete(&owners[0], &swallowed, retention()).await) }),
+        Box::pin(async { unit(late.release(&owners[1]).await) }),
+        Box::pin(async { unit(late.renew(&owners[2], LEASE).await) }),
+        Box::pin(async { unit(late.claim(&takeover).await) }),
+        Box::pin(async { unit(late.hold(&owners[4], retention()).await) }),
+        Box::pin(async { unit(late.claim(&first).await) }),
+    ];
+    join_all(operations).await.into_iter().for_each(|answer| drop(assert_unavailable(answer)));
+    // Meanwhile others own all of them, and some are done.
+    let mut expected = Vec::new();
+    for name in ["complete", "release", "renew", "takeover", "hold", "first"] {
+        let owner = own(&direct, &claim_of(name)).await;
+        if name != "renew" {
+            complete(&direct, &owner).await;
+        }
+        expected.push((name, record(&direct, name).await.unwrap()));
+    }
+    proxy.lift();
+    eventually("it works again", async || late.read(&scope(), &key("k")).await.is_ok()).await;
+    // What had waited has been executed before what is asked through the proxy now.
+    for (name, expected) in expected {
+        assert_eq!(record(&late, name).await.unwrap(), expected, "{name}");
+    }
+    assert_eq!(late.renew(&owners[2], LEASE).await.unwrap(), Fenced::Superseded);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
