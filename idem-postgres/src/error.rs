@@ -88,7 +88,8 @@ pub(crate) fn judge(error: &Error) -> Judged {
         (&SqlState::INSUFFICIENT_PRIVILEGE, _) => judged(
             Configuration,
             Cure::None,
-            "the user lacks rights; grant SELECT, INSERT, UPDATE and DELETE on the table, and USAGE on its schema",
+            "the user lacks rights; grant SELECT, INSERT, UPDATE and DELETE on the table, EXECUTE on the function beside it, \
+             and USAGE on their schema",
         ),
         (&SqlState::IN_FAILED_SQL_TRANSACTION, _) => {
             judged(Contract, Cure::None, "an earlier statement of the transaction had failed; roll it back")

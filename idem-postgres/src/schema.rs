@@ -45,6 +45,11 @@ impl Names {
         format!(r#""{}"."{}""#, self.schema, self.table)
     }
 
+    /// The function that inserts a first claim, as it is written in a statement.
+    pub(crate) fn claim_function(&self) -> String {
+        format!(r#""{}"."{}_claim""#, self.schema, self.table)
+    }
+
     /// The table that has the schema's version.
     fn versions(&self) -> String {
         format!(r#""{}"."{}_schema""#, self.schema, self.table)
@@ -121,8 +126,36 @@ CREATE TABLE {records} (
     CHECK ((state = 3) = (response IS NOT NULL))
 ) WITH (fillfactor = {FILLFACTOR});
 CREATE INDEX "{table}_sweep" ON {records} (sweep_at);
+CREATE FUNCTION {claim_function}(
+    text, text, bytea, bytea, smallint, -- scope, key, token, fingerprint, on-lapse rule
+    bigint, bigint, bigint, text        -- lease, retention, the clock if a test has set it, the longest wait for a lock
+) RETURNS bigint LANGUAGE plpgsql AS $idem$
+DECLARE
+    bound text;
+    at bigint;
+    lease_ends bigint;
+    expires bigint;
+BEGIN
+    bound := set_config('lock_timeout', $9, true);
+    IF NOT pg_try_advisory_xact_lock_shared(hashtextextended($2, hashtextextended($1, {seed}))) THEN
+        RETURN NULL;
+    END IF;
+    at := coalesce($8, floor(date_part('epoch', clock_timestamp()) * 1000)::bigint);
+    lease_ends := at + least($6, 9223372036854775807 - at);
+    expires := greatest(lease_ends, at + least($7, 9223372036854775807 - at));
+    INSERT INTO {records} (scope, key, format, state, token, number, origin, repeat, lapses, fingerprint, lease_end,
+        claimed, expiry, on_lapse, started, sweep_at)
+    VALUES ($1, $2, 1, 0, $3, 1, 0, false, 0, $4, lease_ends, at, expires, $5, false, expires)
+    ON CONFLICT (scope, key) DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    RETURN at;
+END $idem$;
 INSERT INTO {versions} (version) VALUES ({version});
-"#
+"#,
+        claim_function = names.claim_function(),
+        seed = names.seed("key"),
     );
     vec![Migration { version, sql }]
 }

@@ -26,6 +26,7 @@ pub(crate) struct Statement {
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) claim: Statement,
+    pub(crate) claim_inserting_first: Statement,
     pub(crate) claim_group: Statement,
     pub(crate) claim_in: Statement,
     pub(crate) swap: Statement,
@@ -92,9 +93,12 @@ impl Statements {
             channel: names.channel(),
             bound: bound(lock_timeout),
             bound_of_claims: bound(lock_timeout.min(CLAIM_PATIENCE)),
+            claim_function: names.claim_function(),
+            claim_patience: lock_timeout.min(CLAIM_PATIENCE),
         };
         Self {
-            claim: sql.claim(true),
+            claim: sql.claim_alone(),
+            claim_inserting_first: sql.claim(true),
             claim_group: sql.claim_group(),
             claim_in: sql.claim(false),
             swap: sql.swap(true),
@@ -127,10 +131,16 @@ struct Sql {
     channel: String,
     bound: String,
     bound_of_claims: String,
+    claim_function: String,
+    claim_patience: u128,
 }
 
 /// An owner's write: scope, key, token and number.
 const OWNER: [Type; 4] = [Type::TEXT, Type::TEXT, Type::BYTEA, Type::INT8];
+
+/// A claim: scope, key, token, fingerprint, on-lapse rule, lease, retention, now.
+const CLAIM: &[Type] =
+    &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::BYTEA, Type::INT2, Type::INT8, Type::INT8, Type::INT8];
 
 /// The row is the owner's, in progress and live: the fence of every write.
 const FENCE: &str = "r.scope = $1 AND r.key = $2 AND r.token = $3 AND r.number = $4 AND r.state = 0 \
@@ -147,6 +157,25 @@ impl Sql {
     fn notify(&self) -> String {
         let digest = r"encode(sha256(convert_to(r.scope || chr(10) || r.key, 'UTF8')), 'hex')";
         format!("(CASE WHEN r.waited THEN pg_notify('{}', left({digest}, 16))::text END) IS NULL", self.channel)
+    }
+
+    /// A claim that travels alone: looks, and calls the function that inserts only where nothing is. A replay costs little
+    /// more than the look: what inserts is a statement of the function's, and setting that up costs more than
+    /// the look itself, whether it inserts or not. The instant is null if a rival's insert is not visible yet.
+    ///
+    /// Looking first is not for SERIALIZABLE, where it makes claims of other keys fail: there it is [`Sql::claim`].
+    fn claim_alone(&self) -> Statement {
+        let Self { records, claim_function, claim_patience, .. } = self;
+        let text = format!(
+            "SELECT x.format IS NULL AS written,
+                CASE WHEN x.format IS NULL THEN {claim_function}($1, $2, $3, $4, $5, $6, $7, $8, '{claim_patience}ms')
+                    ELSE {seen_at} END AS at,
+                {columns}
+            FROM (SELECT 1) o LEFT JOIN {records} x ON x.scope = $1 AND x.key = $2",
+            seen_at = seen_at("$8"),
+            columns = COLUMNS.split(", ").map(|column| format!("x.{}", column.trim())).collect::<Vec<_>>().join(", "),
+        );
+        Statement { text, types: CLAIM }
     }
 
     /// The first claim: inserts, and reads only what was in the way. Nothing comes back if a rival's insert is not
@@ -175,9 +204,7 @@ impl Sql {
             WHERE NOT EXISTS (SELECT FROM w)",
             nothing = nothing(),
         );
-        const TYPES: &[Type] =
-            &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::BYTEA, Type::INT2, Type::INT8, Type::INT8, Type::INT8];
-        Statement { text, types: TYPES }
+        Statement { text, types: CLAIM }
     }
 
     /// The same for many at once. Ordered, so that no two groups can wait for each other. The answers are told apart by

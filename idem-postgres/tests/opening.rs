@@ -229,3 +229,21 @@ async fn tls_takes_the_servers_word_as_far_as_sslmode_says() {
         assert!(PostgresStore::connect(&url).await.is_err());
     }
 }
+
+#[tokio::test]
+async fn a_function_that_the_user_may_not_run_is_refused() {
+    let url = postgres().create_database(&[]);
+    PostgresStore::connect(&url).await.unwrap();
+    let admin = client(&url).await;
+    let user = format!("caller_{}", std::process::id());
+    admin
+        .batch_execute(&format!(
+            "CREATE ROLE {user} LOGIN; GRANT ALL ON idem_records, idem_records_schema TO {user};
+            REVOKE EXECUTE ON FUNCTION idem_records_claim FROM PUBLIC"
+        ))
+        .await
+        .unwrap();
+    let shown = refused(&as_user(&url, &user)).await;
+    assert!(shown.contains("EXECUTE on the function"), "{shown}");
+    admin.batch_execute(&format!("DROP OWNED BY {user}; DROP ROLE {user}")).await.unwrap();
+}
