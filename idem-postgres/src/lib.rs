@@ -27,7 +27,8 @@
 //! - Every statement is a transaction of its own and needs nothing of its session, so it works at every
 //!   `default_transaction_isolation` and behind a pooler (see [`Builder::through_pooler`]).
 //! - Leases and retentions are judged by the server's clock alone. Keys are compared by their bytes.
-//! - An operation ends within its time limit ([`Builder::timeout`], 5 seconds). A connection that breaks, or lies dead, is
+//! - An operation on one record ends within its time limit ([`Builder::timeout`], 5 seconds) and an eighth of it; a sweep, a
+//!   purge and a listing are bounded statement by statement. A connection that breaks, or lies dead, is
 //!   replaced and the statement sent once more, which is safe for every one of them; serialization failures are repeated.
 //!   What can't be done is an error of kind unavailable, and the next operation finds a server that is back by itself.
 //! - The store's connections are its own, also where it was made [from a pool](PostgresStore::from_pool). One is for
@@ -112,10 +113,12 @@ mod error;
 mod listen;
 mod listing;
 mod options;
+mod pauses;
 mod queue;
 mod records;
 mod schema;
 mod sql;
+mod statement;
 mod store;
 mod tls;
 mod transaction;
@@ -128,6 +131,7 @@ pub use tokio_postgres;
 pub use crate::{
     options::{Builder, OpenError},
     schema::Migration,
+    statement::{OwnerStatement, Parameter},
     store::PostgresStore,
-    transaction::{CallersTransaction, CompletionStatement, DriversTransaction, Parameter, PostgresTransaction},
+    transaction::{CallersTransaction, DriversTransaction, PostgresTransaction},
 };

@@ -432,8 +432,7 @@ fn is_locked(failure: &Failure) -> bool {
 
 impl Refused {
     fn of(error: StoreError) -> Self {
-        let message = format!("in a group of claims: {error}");
-        Self { kind: error.kind(), message }
+        Self { kind: error.kind(), message: format!("in a group of claims: {}", error.message()) }
     }
 }
 

@@ -330,6 +330,7 @@ fn to_sql(parameter: &Parameter) -> &(dyn ToSql + Sync) {
         Parameter::Text(text) => text,
         Parameter::Bytes(bytes) => bytes,
         Parameter::BigInt(number) => number,
+        other => panic!("a parameter of another type: {other:?}"),
     }
 }
 
@@ -604,4 +605,106 @@ async fn a_wait_ends_when_a_transaction_completes_the_record() {
     transaction.commit().await.unwrap();
     eventually("the wait ends", async || waiting.is_finished()).await;
     assert_eq!(waiting.await.unwrap().unwrap().record.state, State::Done(response()));
+}
+
+#[tokio::test]
+async fn a_transaction_that_is_done_again_by_hand_is_told_to_roll_back() {
+    let (place, store, mut client) = payments("by_hand").await;
+    for level in LEVELS {
+        let name = format!("{level:?}");
+        let owner = own(&store, &claim_of(&name)).await;
+        for (expected, paid_then) in [(Fenced::Written(response()), 1), (Fenced::Superseded, 1)] {
+            let transaction = begin(&mut client, level).await;
+            pay(&transaction, &place, &name).await;
+            let answer = store.complete_in(&transaction, &completion(&owner)).await.unwrap();
+            assert_eq!(answer, expected, "{name}");
+            match answer {
+                Fenced::Written(_) => transaction.commit().await.unwrap(),
+                Fenced::Superseded => transaction.rollback().await.unwrap(),
+            }
+            assert_eq!(paid(&place, &name).await, paid_then, "{name}");
+        }
+        let transaction = begin(&mut client, level).await;
+        assert_eq!(store.lock_in(&transaction, &owner).await.unwrap(), Fenced::Superseded, "it has ended");
+        transaction.rollback().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_commit_of_a_savepoint_is_refused_as_it_would_commit_nothing() {
+    let (place, store, mut client) = payments("savepoint").await;
+    let owner = own(&store, &claim_of("k")).await;
+    let mut outer = begin(&mut client, IsolationLevel::ReadCommitted).await;
+    let inner = outer.transaction().await.unwrap();
+    pay(&inner, &place, "k").await;
+    match store.in_transaction(inner).commit_with(completion(&owner)).await {
+        Err(CommitError::Store(error)) => {
+            assert_eq!(error.kind(), StoreErrorKind::Contract, "{error}");
+            assert!(error.to_string().contains("savepoint"), "{error}");
+        }
+        other => panic!("it was answered {other:?}"),
+    }
+    outer.commit().await.unwrap();
+    assert_eq!(paid(&place, "k").await, 0);
+    assert_eq!(word(&claim(&store, &claim_of("k")).await), "Conflict", "the attempt is still in progress");
+}
+
+#[tokio::test]
+async fn a_transaction_that_holds_a_key_may_not_lie_idle_for_ever_unless_the_session_says_how_long() {
+    let (place, store, mut client) = payments("idle").await;
+    let limit = async |transaction: &Transaction<'_>| -> String {
+        transaction.query_one("SHOW idle_in_transaction_session_timeout", &[]).await.unwrap().get(0)
+    };
+    for own_limit in [None, Some("7s")] {
+        if let Some(own_limit) = own_limit {
+            client.batch_execute(&format!("SET idle_in_transaction_session_timeout = '{own_limit}'")).await.unwrap();
+        }
+        let expected = own_limit.unwrap_or("5min");
+        for door in ["complete_in", "lock_in", "claim_in"] {
+            let name = format!("{door} {expected}");
+            let transaction = begin(&mut client, IsolationLevel::ReadCommitted).await;
+            match door {
+                "claim_in" => drop(granted(store.claim_in(&transaction, &claim_of(&name)).await.unwrap())),
+                "lock_in" => drop(store.lock_in(&transaction, &own(&store, &claim_of(&name)).await).await.unwrap()),
+                _ => {
+                    let owner = own(&store, &claim_of(&name)).await;
+                    drop(store.complete_in(&transaction, &completion(&owner)).await.unwrap());
+                }
+            }
+            assert_eq!(limit(&transaction).await, expected, "{door}");
+            transaction.rollback().await.unwrap();
+        }
+        let after: String = client.query_one("SHOW idle_in_transaction_session_timeout", &[]).await.unwrap().get(0);
+        assert_eq!(after, own_limit.unwrap_or("0"), "the session is as it was");
+    }
+    drop(place);
+}
+
+#[tokio::test]
+async fn a_rival_waits_for_a_transaction_that_claims_a_record_which_is_there_already() {
+    let place = Place::new("there_already");
+    let store = place.builder().rival_wait(PATIENCE).connect().await.unwrap();
+    let mut client = place.connect().await;
+    for start in ["released", "expired", "lapsed"] {
+        let first = own(&store, &claim_of(start)).await;
+        match start {
+            "released" => drop(store.release(&first).await.unwrap()),
+            "expired" => place.clock.advance(retention().standard()),
+            _ => place.clock.advance(LEASE),
+        }
+        let transaction = begin(&mut client, IsolationLevel::ReadCommitted).await;
+        let grant = granted(store.claim_in(&transaction, &claim_of(start)).await.unwrap());
+        let rival = tokio::spawn({
+            let (store, claim) = (store.clone(), claim_of(start));
+            async move { common::claim(&store, &claim).await }
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!rival.is_finished(), "{start}: it did not wait");
+        assert_eq!(
+            store.complete_in(&transaction, &completion(grant.owner())).await.unwrap(),
+            Fenced::Written(response())
+        );
+        transaction.commit().await.unwrap();
+        assert_eq!(word(&rival.await.unwrap()), "Replay", "{start}");
+    }
 }

@@ -123,7 +123,7 @@ async fn rights_that_are_missing_are_named() {
     // One that may not even make the table where there is none.
     let empty = postgres().create_database(&[]);
     let shown = refused(&as_user(&empty, &user)).await;
-    assert!(shown.contains("lacks rights"), "{shown}");
+    assert!(shown.contains("lacks the rights to make"), "{shown}");
     admin.batch_execute(&format!("DROP OWNED BY {user}; DROP ROLE {user}")).await.unwrap();
 }
 

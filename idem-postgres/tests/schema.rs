@@ -149,3 +149,29 @@ fn a_name_that_could_be_something_else_in_a_statement_is_refused() {
         assert!(matches!(built, Err(OpenError::Name { setting: "schema", .. })), "{name:?}");
     }
 }
+
+#[tokio::test]
+async fn a_user_that_may_not_make_the_table_is_told_what_it_needs() {
+    let url = postgres().create_database(&[]);
+    let admin = client(&url).await;
+    let user = format!("maker_{}", std::process::id());
+    let database = "DO $$ BEGIN EXECUTE format('REVOKE CREATE ON DATABASE %I FROM PUBLIC', current_database()); END $$";
+    admin
+        .batch_execute(&format!(
+            "CREATE ROLE {user} LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC; {database}; CREATE SCHEMA own AUTHORIZATION {user}"
+        ))
+        .await
+        .unwrap();
+    let (_, rest) = url.split_once('@').unwrap();
+    let as_user = format!("postgres://{user}@{rest}");
+    for schema in ["public", "elsewhere"] {
+        let Err(OpenError::Store(error)) = PostgresStore::builder(&as_user).schema(schema).connect().await else {
+            panic!("{schema}: it was opened");
+        };
+        assert_eq!(error.kind(), StoreErrorKind::Configuration, "{error}");
+        assert!(error.to_string().contains("CREATE on the schema"), "{error}");
+    }
+    // A schema of its own needs no right to make schemas.
+    PostgresStore::builder(&as_user).schema("own").connect().await.unwrap();
+    admin.batch_execute(&format!("DROP OWNED BY {user}; DROP ROLE {user}")).await.unwrap();
+}

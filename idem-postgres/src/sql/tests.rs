@@ -73,7 +73,10 @@ async fn no_statement_about_one_record_reads_the_whole_table() {
         (&statements.look, "'tenant-1', 'k-1', NULL".to_owned()),
         (&statements.lock_in, format!("{owner}, NULL")),
         (&statements.wait, owner.to_owned()),
-        (&statements.swap, format!(r"{owner}, 0, 1, 1, 1, '\x00', 1, 0, true, 0, NULL, 1, 1, 1, 0, false, true, NULL")),
+        (
+            &statements.swap,
+            format!(r"{owner}, 0, 1, 1, 1, '\x00', 1, 0, true, 0, NULL, 1, 1, 1, 0, false, true, NULL, 0"),
+        ),
         (&statements.purge, "'tenant-1', 100".to_owned()),
         (&statements.lapsed, "'tenant-1', 'k-1', 10, NULL".to_owned()),
     ] {
