@@ -229,3 +229,15 @@ async fn tls_takes_the_servers_word_as_far_as_sslmode_says() {
         assert!(PostgresStore::connect(&url).await.is_err());
     }
 }
+
+#[tokio::test]
+async fn a_server_that_has_no_connection_left_is_unavailable() {
+    let url = postgres().create_database(&[]);
+    let user = format!("crowd_{}", std::process::id());
+    let admin = client(&url).await;
+    admin.batch_execute(&format!("CREATE ROLE {user} LOGIN CONNECTION LIMIT 0")).await.unwrap();
+    let connected = PostgresStore::connect(&as_user(&url, &user)).await;
+    admin.batch_execute(&format!("DROP ROLE {user}")).await.unwrap();
+    let Err(OpenError::Store(error)) = connected else { panic!("it was connected") };
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+}

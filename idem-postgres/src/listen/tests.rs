@@ -5,7 +5,7 @@ use idem_core::{Answer, Claim, Fingerprint, Grant, Key, Response, Retention, Sco
 use test_servers::{PgBouncer, PgBouncerSettings, postgres};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
-use crate::{PostgresStore, wait};
+use crate::{PostgresStore, records::OwnerColumns, wait};
 
 /// How long anything may take that is not supposed to.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -122,4 +122,23 @@ async fn a_wait_through_a_deaf_store_ends_all_the_same() {
     other.complete(&owner, &Response::new(201), Retention::default()).await.unwrap();
     let found = tokio::time::timeout(LIMIT, wait).await.unwrap().unwrap().unwrap().unwrap();
     assert_eq!(found.record.state, idem_core::State::Done(Response::new(201)));
+}
+
+#[tokio::test]
+async fn a_record_is_marked_once_for_any_number_of_waits_and_only_for_the_attempt_in_progress() {
+    let store = store("marked").await;
+    let grant = claimed(&store, "k").await;
+    let owner = grant.owner();
+    let marks = async |seen: idem_core::AttemptId| {
+        let attempt = OwnerColumns::seen(owner.scope(), owner.key(), seen);
+        store.rows("wait", &store.inner.statements.wait, &attempt.and(&[])).await.unwrap().len()
+    };
+    let seen = owner.attempt();
+    assert_eq!(marks(idem_core::AttemptId { number: seen.number + 1, ..seen }).await, 0, "another number");
+    assert_eq!(marks(idem_core::AttemptId { token: Token::from_bytes([9; 16]), ..seen }).await, 0, "another token");
+    assert_eq!([marks(seen).await, marks(seen).await], [1, 0]);
+    let ended = claimed(&store, "ended").await;
+    store.release(ended.owner()).await.unwrap();
+    let attempt = OwnerColumns::of(ended.owner());
+    assert!(store.rows("wait", &store.inner.statements.wait, &attempt.and(&[])).await.unwrap().is_empty());
 }
