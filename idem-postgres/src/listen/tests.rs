@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, Pool};
-use idem_core::{Answer, Claim, Fingerprint, Grant, Key, Response, Retention, Scope, Store, Token};
+use idem_core::{Answer, Claim, Completion, Fingerprint, Grant, Key, Response, Retention, Scope, Store, Token};
 use test_servers::{PgBouncer, PgBouncerSettings, postgres};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
@@ -65,7 +65,7 @@ async fn the_end_of_an_attempt_is_said_only_if_somebody_waits_and_once_for_any_n
     store.complete(unwatched.owner(), &Response::new(200), Retention::default()).await.unwrap();
     assert_eq!(said_until_now(&store, &client, &mut said).await, Vec::<String>::new());
 
-    for end in ["complete", "release", "forget", "hold", "purge"] {
+    for end in ["complete", "complete_in", "release", "forget", "hold", "purge"] {
         let watched = claimed(&store, end).await;
         let (owner, waiting) = (watched.owner().clone(), store.clone());
         let waits = (0..10).map(|_| {
@@ -79,6 +79,14 @@ async fn the_end_of_an_attempt_is_said_only_if_somebody_waits_and_once_for_any_n
         }
         match end {
             "complete" => drop(store.complete(&owner, &Response::new(200), Retention::default()).await.unwrap()),
+            "complete_in" => {
+                let (mut client, connection) = tokio_postgres::connect(&postgres().url(), NoTls).await.unwrap();
+                tokio::spawn(connection);
+                let transaction = client.transaction().await.unwrap();
+                let completion = Completion::new(owner.clone(), Response::new(200), Retention::default());
+                store.complete_in(&transaction, &completion).await.unwrap();
+                transaction.commit().await.unwrap();
+            }
             "release" => drop(store.release(&owner).await.unwrap()),
             "forget" => drop(store.forget(&owner).await.unwrap()),
             "hold" => drop(store.hold(&owner, Retention::default()).await.unwrap()),

@@ -324,10 +324,11 @@ async fn a_network_that_loses_everything_for_a_while_is_unavailable_in_time_and_
 async fn no_statement_stays_behind_to_wait_for_a_record_that_is_locked() {
     let place = Place::new("left_behind");
     let url = format!("{}?application_name=left_behind", place.url);
-    let store = place.builder_through(&url).timeout(LIMIT).connect().await.unwrap();
+    let patient = place.open().await;
+    let store = place.builder_through(&url).timeout(2 * LIMIT).build().unwrap();
     let mut owners = Vec::new();
     for name in ["complete", "release", "forget", "hold", "checkpoint"] {
-        owners.push(own(&store, &claim_of(name)).await);
+        owners.push(own(&patient, &claim_of(name)).await);
     }
     let (mut stranger, watcher) = (place.connect().await, place.connect().await);
     let transaction = stranger.transaction().await.unwrap();
@@ -348,6 +349,6 @@ async fn no_statement_stays_behind_to_wait_for_a_record_that_is_locked() {
     eventually("no statement waits for a lock", async || number(&watcher, waiting).await == 0).await;
     transaction.rollback().await.unwrap();
     for owner in &owners {
-        assert_eq!(record(&store, owner.key().as_str()).await.unwrap().state, State::InProgress);
+        assert_eq!(record(&patient, owner.key().as_str()).await.unwrap().state, State::InProgress);
     }
 }
