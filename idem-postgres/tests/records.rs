@@ -322,7 +322,7 @@ async fn claims_of_two_keys_under_one_token_that_travel_together_are_answered_ap
         own(&store, &claim_of(&taken)).await;
         let token = token();
         let of = |name: &str| Claim::new(scope(), key(name), token, fingerprint("the request"));
-        let mut claims = vec![claim_of(&format!("head {order}")), of(&taken), of(&free)];
+        let mut claims = [claim_of(&format!("head {order}")), of(&taken), of(&free)];
         if order == 1 {
             claims.swap(1, 2);
         }

@@ -214,3 +214,14 @@ async fn a_record_that_was_taken_over_with_a_shorter_retention_leaves_at_its_end
     clock.advance(Duration::from_secs(60));
     assert_eq!(store.sweep(all()).await.unwrap(), 1);
 }
+
+#[tokio::test]
+async fn a_record_that_is_held_for_less_than_its_claims_retention_leaves_at_its_end() {
+    let (store, clock) = store("held_back").await;
+    let long = claim("k", 1).with_retention(Retention::new(Duration::from_secs(24 * 60 * 60)));
+    let grant = claimed(&store, &long).await;
+    let minute = Duration::from_secs(60);
+    store.hold(grant.owner(), Retention::new(minute).with_held(minute)).await.unwrap();
+    clock.advance(minute);
+    assert_eq!(store.sweep(all()).await.unwrap(), 1);
+}
