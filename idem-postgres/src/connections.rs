@@ -72,13 +72,11 @@ impl managed::Manager for Source {
     type Error = Error;
 
     async fn create(&self) -> Result<Pooled, Error> {
-        let mut client = self.pool.manager().create().await?;
-        // The pool's manager need not know of a connection that never comes back to it.
-        self.pool.manager().detach(&mut client);
-        if let Some(setup) = &self.setup {
-            client.batch_execute(setup).await?;
+        match self.connect().await {
+            // One that breaks while it is made is as little reason to give up as one that breaks later.
+            Err(error) if judge(&error).cure == Cure::Fresh => self.connect().await,
+            made => made,
         }
-        Ok(Pooled { client, asked: Asked::default() })
     }
 
     async fn recycle(&self, pooled: &mut Pooled, _: &Metrics) -> RecycleResult<Error> {
@@ -86,6 +84,18 @@ impl managed::Manager for Source {
             true => Err(RecycleError::message("the connection is closed, or does not answer")),
             false => Ok(()),
         }
+    }
+}
+
+impl Source {
+    async fn connect(&self) -> Result<Pooled, Error> {
+        let mut client = managed::Manager::create(self.pool.manager()).await?;
+        // The pool's manager need not know of a connection that never comes back to it.
+        managed::Manager::detach(self.pool.manager(), &mut client);
+        if let Some(setup) = &self.setup {
+            client.batch_execute(setup).await?;
+        }
+        Ok(Pooled { client, asked: Asked::default() })
     }
 }
 

@@ -129,3 +129,6 @@ fn is_decoding(error: &Error) -> bool {
     let shown = error.to_string();
     shown.starts_with("error deserializing") || shown.starts_with("error retrieving column")
 }
+
+#[cfg(test)]
+mod tests;

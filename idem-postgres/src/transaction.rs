@@ -154,8 +154,14 @@ impl PostgresStore {
     ) -> Result<Fenced<()>, StoreError> {
         let (own, now) = (OwnerColumns::of(owner), self.now());
         let values = own.and(&[&now]);
-        let found = rows(transaction, LOCK, &self.inner.statements.lock_in, &values).await?;
-        Ok(if found.is_empty() { Fenced::Superseded } else { Fenced::Written(()) })
+        if !rows(transaction, LOCK, &self.inner.statements.lock_in, &values).await?.is_empty() {
+            return Ok(Fenced::Written(()));
+        }
+        let values: [&(dyn ToSql + Sync); 3] = [&owner.scope().as_str(), &owner.key().as_str(), &now];
+        if let Some(row) = rows(transaction, LOCK, &self.inner.statements.read, &values).await?.first() {
+            records::record(row, LOCK)?; // of a newer format, it would be no answer
+        }
+        Ok(Fenced::Superseded)
     }
 
     /// Claims in a transaction of the caller's, for operations whose effects are all in this database: claim, business

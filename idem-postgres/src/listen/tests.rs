@@ -1,11 +1,11 @@
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, Pool};
-use idem_core::{Answer, Claim, Fingerprint, Grant, Key, Response, Retention, Scope, Store, Token};
+use idem_core::{Answer, Claim, Completion, Fingerprint, Grant, Key, Response, Retention, Scope, Store, Token};
 use test_servers::{PgBouncer, PgBouncerSettings, postgres};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
-use crate::{PostgresStore, wait};
+use crate::{PostgresStore, records::OwnerColumns, wait};
 
 /// How long anything may take that is not supposed to.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -65,7 +65,7 @@ async fn the_end_of_an_attempt_is_said_only_if_somebody_waits_and_once_for_any_n
     store.complete(unwatched.owner(), &Response::new(200), Retention::default()).await.unwrap();
     assert_eq!(said_until_now(&store, &client, &mut said).await, Vec::<String>::new());
 
-    for end in ["complete", "release", "forget", "hold", "purge"] {
+    for end in ["complete", "complete_in", "release", "forget", "hold", "purge"] {
         let watched = claimed(&store, end).await;
         let (owner, waiting) = (watched.owner().clone(), store.clone());
         let waits = (0..10).map(|_| {
@@ -79,6 +79,14 @@ async fn the_end_of_an_attempt_is_said_only_if_somebody_waits_and_once_for_any_n
         }
         match end {
             "complete" => drop(store.complete(&owner, &Response::new(200), Retention::default()).await.unwrap()),
+            "complete_in" => {
+                let (mut client, connection) = tokio_postgres::connect(&postgres().url(), NoTls).await.unwrap();
+                tokio::spawn(connection);
+                let transaction = client.transaction().await.unwrap();
+                let completion = Completion::new(owner.clone(), Response::new(200), Retention::default());
+                store.complete_in(&transaction, &completion).await.unwrap();
+                transaction.commit().await.unwrap();
+            }
             "release" => drop(store.release(&owner).await.unwrap()),
             "forget" => drop(store.forget(&owner).await.unwrap()),
             "hold" => drop(store.hold(&owner, Retention::default()).await.unwrap()),
@@ -131,4 +139,32 @@ async fn a_wait_through_a_deaf_store_ends_all_the_same() {
     other.complete(&owner, &Response::new(201), Retention::default()).await.unwrap();
     let found = tokio::time::timeout(LIMIT, wait).await.unwrap().unwrap().unwrap().unwrap();
     assert_eq!(found.record.state, idem_core::State::Done(Response::new(201)));
+}
+
+#[tokio::test]
+async fn a_record_is_marked_once_for_any_number_of_waits_and_only_for_the_attempt_in_progress() {
+    let store = store("marked").await;
+    let grant = claimed(&store, "k").await;
+    let owner = grant.owner();
+    let is_told = async |owner: &idem_core::Owner, seen: idem_core::AttemptId| -> bool {
+        let attempt = OwnerColumns::seen(owner.scope(), owner.key(), seen);
+        let rows = store.rows("wait", &store.inner.statements.wait, &attempt.and(&[])).await.unwrap();
+        rows[0].get(0)
+    };
+    let (client, _said) = ear(&store).await;
+    let version = async || -> String {
+        client.query_one("SELECT xmin::text FROM public.marked WHERE key = 'k'", &[]).await.unwrap().get(0)
+    };
+    let (seen, before) = (owner.attempt(), version().await);
+    assert!(!is_told(owner, idem_core::AttemptId { number: seen.number + 1, ..seen }).await, "another number");
+    assert!(!is_told(owner, idem_core::AttemptId { token: Token::from_bytes([9; 16]), ..seen }).await, "another token");
+    assert_eq!(version().await, before, "nobody who was told, and nothing marked");
+    assert!(is_told(owner, seen).await);
+    let marked = version().await;
+    assert_ne!(marked, before);
+    assert!(is_told(owner, seen).await);
+    assert_eq!(version().await, marked, "it was marked again");
+    let ended = claimed(&store, "ended").await;
+    store.release(ended.owner()).await.unwrap();
+    assert!(!is_told(ended.owner(), ended.owner().attempt()).await, "it has ended");
 }

@@ -359,3 +359,36 @@ async fn a_network_that_loses_everything_for_a_while_is_unavailable_in_time_and_
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_statement_stays_behind_to_wait_for_a_record_that_is_locked() {
+    let place = Place::new("left_behind");
+    let url = format!("{}?application_name=left_behind", place.url);
+    let patient = place.open().await;
+    let store = place.builder_through(&url).timeout(2 * LIMIT).build().unwrap();
+    let mut owners = Vec::new();
+    for name in ["complete", "release", "forget", "hold", "checkpoint"] {
+        owners.push(own(&patient, &claim_of(name)).await);
+    }
+    let (mut stranger, watcher) = (place.connect().await, place.connect().await);
+    let transaction = stranger.transaction().await.unwrap();
+    transaction.batch_execute("SELECT FROM left_behind FOR UPDATE").await.unwrap();
+    let note = Checkpoint::new("charge", "ch_1").unwrap();
+    let writes: [BoxFuture<'_, StoreError>; 6] = [
+        Box::pin(async { assert_unavailable(store.complete(&owners[0], &response(), retention()).await) }),
+        Box::pin(async { assert_unavailable(store.release(&owners[1]).await) }),
+        Box::pin(async { assert_unavailable(store.forget(&owners[2]).await) }),
+        Box::pin(async { assert_unavailable(store.hold(&owners[3], retention()).await) }),
+        Box::pin(async { assert_unavailable(store.checkpoint(&owners[4], &note).await) }),
+        Box::pin(async { assert_unavailable(store.purge(&scope(), NonZeroUsize::MAX).await) }),
+    ];
+    join_all(writes).await;
+    // The row is still locked, and the server has given up too: nothing is written when it no longer is.
+    let waiting = "SELECT count(*) FROM pg_stat_activity
+        WHERE application_name = 'left_behind' AND wait_event_type = 'Lock'";
+    eventually("no statement waits for a lock", async || number(&watcher, waiting).await == 0).await;
+    transaction.rollback().await.unwrap();
+    for owner in &owners {
+        assert_eq!(record(&patient, owner.key().as_str()).await.unwrap().state, State::InProgress);
+    }
+}
