@@ -853,3 +853,14 @@ async fn a_renewal_that_meets_a_strangers_lock_is_not_answered_before_it_is_made
     assert_eq!(renewal.await.unwrap(), Fenced::Written(()));
     assert_eq!(record(&store, "k").await.unwrap().lease_end, lease_end.after(LEASE / 2));
 }
+
+#[tokio::test]
+async fn a_key_that_is_being_completed_in_one_table_is_free_in_another() {
+    let (place, store, mut client) = payments("table_one").await;
+    let other = Place::at(&place.url, "table_two").open().await;
+    let owner = own(&store, &claim_of("k")).await;
+    let transaction = begin(&mut client, IsolationLevel::ReadCommitted).await;
+    store.complete_in(&transaction, &completion(&owner)).await.unwrap();
+    assert_eq!(word(&claim(&other, &claim_of("k")).await), "Claimed");
+    transaction.rollback().await.unwrap();
+}

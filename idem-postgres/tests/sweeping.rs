@@ -225,3 +225,19 @@ async fn a_record_that_is_held_for_less_than_its_claims_retention_leaves_at_its_
     clock.advance(minute);
     assert_eq!(store.sweep(all()).await.unwrap(), 1);
 }
+
+#[tokio::test]
+async fn a_purge_removes_more_records_than_a_statement_does() {
+    let (store, _clock) = store("purged").await;
+    let client = client().await;
+    let fill =
+        "INSERT INTO purged (scope, key, format, state, token, number, origin, repeat, lapses, lease_end, claimed,
+            expiry, on_lapse, started, sweep_at)
+        SELECT 's', 'k-' || i, 1, 1, '\\x00', 1, 0, false, 0, 0, 0, 9000000000000000, 0, false, 9000000000000000
+        FROM generate_series(1, 2345) i";
+    client.batch_execute(fill).await.unwrap();
+    let scope = Scope::new("s").unwrap();
+    assert_eq!(store.purge(&scope, NonZeroUsize::new(1_500).unwrap()).await.unwrap(), 1_500);
+    assert_eq!(store.purge(&scope, all()).await.unwrap(), 845);
+    assert_eq!(rows(&client, "purged").await, 0);
+}

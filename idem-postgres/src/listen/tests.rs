@@ -10,12 +10,14 @@ use crate::{PostgresStore, records::OwnerColumns, wait};
 /// How long anything may take that is not supposed to.
 const LIMIT: Duration = Duration::from_secs(60);
 
-async fn claimed(store: &PostgresStore, key: &str) -> Grant {
+fn claim(key: &str, token: u8) -> Claim {
     let fingerprint = Fingerprint::builder().part("body", "b").build().unwrap();
-    let mut token = [0; 16];
-    token[..key.len()].copy_from_slice(key.as_bytes());
-    let claim = Claim::new(Scope::new("s").unwrap(), Key::new(key).unwrap(), Token::from_bytes(token), fingerprint);
-    match idem_core::claim(store, &claim).await.unwrap() {
+    let token = Token::from_bytes([token; 16]);
+    Claim::new(Scope::new("s").unwrap(), Key::new(key).unwrap(), token, fingerprint)
+}
+
+async fn claimed(store: &PostgresStore, key: &str) -> Grant {
+    match idem_core::claim(store, &claim(key, 1)).await.unwrap() {
         Answer::Claimed(grant) => grant,
         other => panic!("an unused key was answered {other:?}"),
     }
@@ -167,4 +169,60 @@ async fn a_record_is_marked_once_for_any_number_of_waits_and_only_for_the_attemp
     let ended = claimed(&store, "ended").await;
     store.release(ended.owner()).await.unwrap();
     assert!(!is_told(ended.owner(), ended.owner().attempt()).await, "it has ended");
+}
+
+#[tokio::test]
+async fn a_takeover_is_said_to_those_who_wait_for_the_attempt_that_lapsed() {
+    let store = store("taken").await;
+    let (client, mut said) = ear(&store).await;
+    while !store.inner.listener.hears() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let short = claim("k", 1).with_lease(Duration::from_millis(1));
+    let Answer::Claimed(grant) = idem_core::claim(&store, &short).await.unwrap() else { panic!("the key is free") };
+    let owner = grant.owner().clone();
+    let wait = tokio::spawn({
+        let (store, owner) = (store.clone(), owner.clone());
+        async move { store.wait(owner.scope(), owner.key(), owner.attempt(), LIMIT).await }
+    });
+    let marked = "SELECT count(*) FROM public.taken WHERE waited";
+    while client.query_one(marked, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let other = PostgresStore::builder(&postgres().url()).table("taken").connect().await.unwrap();
+    let taken = idem_core::claim(&other, &claim("k", 2)).await.unwrap();
+    assert!(matches!(taken, Answer::TakenOver(_)), "{taken:?}");
+    tokio::time::timeout(LIMIT, wait).await.unwrap().unwrap().unwrap();
+    let bell = format!("{:016x}", wait::bell(owner.scope(), owner.key()));
+    assert_eq!(said_until_now(&store, &client, &mut said).await, [bell]);
+    // Nobody waits for the new attempt.
+    assert_eq!(client.query_one(marked, &[]).await.unwrap().get::<_, i64>(0), 0);
+}
+
+#[tokio::test]
+async fn a_connection_for_notifications_that_is_lost_is_made_again_and_ends_with_the_store() {
+    let url = postgres().create_database(&[]);
+    let store = PostgresStore::builder(&url).connect().await.unwrap();
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let listening = "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+    let sessions =
+        async || -> i64 { client.query_one(&format!("SELECT count(*) {listening}"), &[]).await.unwrap().get(0) };
+    for _ in 0..2 {
+        while !store.inner.listener.hears() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(sessions().await, 1);
+        client.query(&format!("SELECT pg_terminate_backend(pid) {listening}"), &[]).await.unwrap();
+        while store.inner.listener.hears() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    while !store.inner.listener.hears() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(store);
+    while sessions().await > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
