@@ -200,6 +200,58 @@ pub async fn a_completion_that_meets_takeovers_is_stored_or_superseded_and_never
     assert_eq!(stored + taken, ROUNDS, "Every record must have been completed or taken over");
 }
 
+/// A checkpoint by an attempt that lapsed, while others take over: either its successor finds it, or it is Superseded.
+pub async fn a_checkpoint_that_meets_takeovers_is_in_the_successors_hands_or_superseded(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    let mut owners = Vec::new();
+    let mut end = world.now().await;
+    for round in race.rounds() {
+        let claim = world.claim(&tenant, &key(&format!("k-{round}"))).with_lease(world.lease());
+        let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
+        end = end.max(grant.lease_end());
+        owners.push(grant);
+    }
+    world.advance_to(end).await;
+    for round in race.rounds() {
+        let key = key(&format!("k-{round}"));
+        let keeper = round % TASKS;
+        let answers = race
+            .run(|task| {
+                let owner = (task == keeper).then(|| owners[round].owner().clone());
+                let claim = world.claim(&tenant, &key);
+                move |store: Arc<dyn Store>| async move {
+                    match owner {
+                        Some(owner) => {
+                            let charge = Checkpoint::new("charge", "ch_1").expect("a valid name");
+                            let kept = store.checkpoint(&owner, &charge).await?;
+                            Ok(Either::Completed(kept != Fenced::Superseded))
+                        }
+                        None => idem_core::claim(&*store, &claim).await.map(|answer| Either::Claim(Box::new(answer))),
+                    }
+                }
+            })
+            .await;
+        let (mut is_kept, mut claims) = (false, Vec::new());
+        for answer in answers {
+            match ok(answer) {
+                Either::Completed(kept) => is_kept = kept,
+                Either::Claim(answer) => claims.push(Ok(*answer)),
+            }
+        }
+        for grant in Count::of(claims).grants {
+            let found = grant.checkpoints().find("charge").is_some();
+            assert_eq!(
+                found, is_kept,
+                "A checkpoint that was answered must be in the hands of the attempt that takes over, and one that was \
+                 Superseded must not; round {round}"
+            );
+        }
+    }
+    race.assert_collided();
+}
+
 /// When an attempt completes many times at once with different responses, one is recorded, and every call is answered
 /// with that one.
 pub async fn of_many_completions_by_one_attempt_one_is_recorded_and_all_are_answered_with_it(harness: &Harness) {

@@ -19,7 +19,7 @@ pub enum End {
 pub trait Transactions: Send + Sync {
     /// Opens a transaction of its own in the database at the place, writes `row` into a business table of its own
     /// making, completes the record in the same transaction, and ends it as told. A superseded attempt ends in a
-    /// rollback, whatever it was told.
+    /// rollback, whatever it was told; so does one that has completed in another transaction, which is Superseded here.
     ///
     /// The answer is that of the completion, also where it is then rolled back.
     ///

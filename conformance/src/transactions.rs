@@ -99,19 +99,22 @@ pub async fn a_commit_by_an_attempt_that_ended_stores_neither(harness: &Harness)
     assert!(rows.is_empty(), "Superseded transactions must be rolled back: {rows:?}");
 }
 
-/// A completion that is repeated in another transaction is answered with the recorded response, as a repeated
-/// completion is outside.
-pub async fn a_repeated_commit_is_answered_with_the_recorded_response(harness: &Harness) {
-    let Some(hook) = claimed_by(harness, "a_repeated_commit_is_answered_with_the_recorded_response") else { return };
+/// A transaction that is done again, because the reply to the commit of the first was lost, stores no second row: the
+/// completion in it is Superseded, even for the attempt that completed. Outside of transactions the same completion is
+/// answered with the recorded response.
+pub async fn a_transaction_that_is_done_again_stores_no_second_row(harness: &Harness) {
+    let Some(hook) = claimed_by(harness, "a_transaction_that_is_done_again_stores_no_second_row") else { return };
     let world = World::new(harness).await;
     let (tenant, key) = (scope("tenant"), key("k"));
     let grant = claimed(world.ask(&world.claim(&tenant, &key)).await, "A claim of an unused key must be Claimed");
     let answer = hook.complete_in(&world.place, &completion(&grant), "payment", End::Commit).await;
     written(answer, "A completion in a transaction by the owner must be Written");
-    let other = Completion::new(grant.owner().clone(), Response::new(500), Retention::new(RETENTION));
-    let answer = hook.complete_in(&world.place, &other, "repeated", End::Rollback).await;
-    let answer = written(answer, "A repeated completion by the same attempt must be Written");
-    assert_eq!(answer, response(), "A repeated completion must be answered with the response that is recorded");
+    let again = hook.complete_in(&world.place, &completion(&grant), "payment again", End::Commit).await;
+    superseded(
+        again,
+        "A completion in a transaction must be Superseded once another transaction has completed the record",
+    );
+    assert_eq!(hook.rows(&world.place).await, ["payment"], "Only the first transaction's row must be stored");
     let outside = world.store().complete(grant.owner(), &Response::new(500), Retention::default()).await;
     let outside = written(outside, "A completion repeated outside a transaction must be Written");
     assert_eq!(outside, response(), "A repeated completion must be answered with the response that is recorded");

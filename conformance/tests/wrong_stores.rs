@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use common::{Gap, Marks, Reference, Right, Rules, Slot, Unfenced, apply, right_claim};
+use common::{Gap, Marks, Reference, Repeating, Right, Rules, Slot, Unfenced, apply, right_claim};
 use idem_conformance::{
     Harness, agreement, cancellation, claims, concurrency, durability, expiry, fencing, fidelity, housekeeping, run,
     transactions,
@@ -694,6 +694,17 @@ impl WritesTheRowOutside {
 caught!(a_row_outside_the_transaction_is_caught: WritesTheRowOutside,
     by transactions::a_superseded_commit_stores_neither,
     saying "A superseded transaction must be rolled back");
+
+/// Answers a completion in a transaction with what another transaction recorded, so that the caller commits again.
+struct CommitsAgain;
+impl CommitsAgain {
+    fn harness() -> Harness {
+        Reference::<Right>::harness().transactions(Repeating::<Right>::new())
+    }
+}
+caught!(a_transaction_that_is_done_again_is_caught: CommitsAgain,
+    by transactions::a_transaction_that_is_done_again_stores_no_second_row,
+    saying "must be Superseded once another transaction has completed the record");
 
 /// A racy store is caught every time, not most of the time.
 #[test]

@@ -74,6 +74,11 @@ impl StoreError {
         self.0.kind
     }
 
+    /// What happened and what to do, without what the other methods tell.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
     /// Which store failed.
     pub fn backend(&self) -> &'static str {
         self.0.backend

@@ -20,6 +20,8 @@ pub trait Transaction {
     ///   [`Store::complete`](crate::Store::complete), before anything is committed.
     /// - If the attempt is superseded, nothing is committed: the transaction is rolled back and the answer is
     ///   [`CommitError::Superseded`].
+    /// - If the attempt has completed in another transaction, nothing is committed either: what this one did, that one
+    ///   did. The answer is [`CommitError::Superseded`], or the recorded response where the store can tell.
     /// - A transaction that can't protect the record (in which a rival could write between its check and its commit) is
     ///   refused with a store error of kind contract that says why.
     fn commit_with(self, completion: Completion) -> Self::Committed;
@@ -29,7 +31,7 @@ pub trait Transaction {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// Another attempt owns the record, or there is none any more. The transaction was rolled back.
+    /// Another attempt owns the record, or this one has ended, or there is none any more. The transaction was rolled back.
     #[error("this attempt is no longer the owner of its key, so its transaction was rolled back; do not retry it")]
     Superseded,
     /// The store failed. Unless its kind is unavailable the transaction was rolled back; an unavailable store may have

@@ -35,6 +35,8 @@ pub(crate) enum Mode {
 pub(crate) struct Source {
     pool: Pool,
     timeout: Duration,
+    /// What is run on each.
+    setup: Option<String>,
 }
 
 /// A connection of the store's own pool.
@@ -70,10 +72,11 @@ impl managed::Manager for Source {
     type Error = Error;
 
     async fn create(&self) -> Result<Pooled, Error> {
-        let mut client = self.pool.manager().create().await?;
-        // The pool's manager need not know of a connection that never comes back to it.
-        self.pool.manager().detach(&mut client);
-        Ok(Pooled { client, asked: Asked::default() })
+        match self.connect().await {
+            // One that breaks while it is made is as little reason to give up as one that breaks later.
+            Err(error) if judge(&error).cure == Cure::Fresh => self.connect().await,
+            made => made,
+        }
     }
 
     async fn recycle(&self, pooled: &mut Pooled, _: &Metrics) -> RecycleResult<Error> {
@@ -81,6 +84,18 @@ impl managed::Manager for Source {
             true => Err(RecycleError::message("the connection is closed, or does not answer")),
             false => Ok(()),
         }
+    }
+}
+
+impl Source {
+    async fn connect(&self) -> Result<Pooled, Error> {
+        let mut client = managed::Manager::create(self.pool.manager()).await?;
+        // The pool's manager need not know of a connection that never comes back to it.
+        managed::Manager::detach(self.pool.manager(), &mut client);
+        if let Some(setup) = &self.setup {
+            client.batch_execute(setup).await?;
+        }
+        Ok(Pooled { client, asked: Asked::default() })
     }
 }
 
@@ -94,7 +109,11 @@ pub(crate) struct Connections {
 
 impl Connections {
     pub(crate) fn new(pool: Pool, at_most: NonZeroUsize, mode: Mode, timeout: Duration) -> Result<Self, String> {
-        let own = managed::Pool::builder(Source { pool, timeout }).max_size(at_most.get()).build();
+        // The server gives a statement up before its caller does: one that waits for a lock of the whole table would keep
+        // its session long after that. Behind a pooler the session is not the store's.
+        let patience = (timeout / 2).as_millis() * 19 / 20;
+        let setup = (mode == Mode::Prepared).then(|| format!("SET statement_timeout = '{}ms'", patience.max(1)));
+        let own = managed::Pool::builder(Source { pool, timeout, setup }).max_size(at_most.get()).build();
         own.map(|own| Self { own, mode, timeout }).map_err(|error| error.to_string())
     }
 
@@ -277,7 +296,7 @@ impl Tries {
     }
 }
 
-fn too_slow(operation: &'static str, what: &str, timeout: Duration) -> StoreError {
+pub(crate) fn too_slow(operation: &'static str, what: &str, timeout: Duration) -> StoreError {
     let message = format!("{what} longer than {timeout:?} (Builder::timeout)");
     store_error(StoreErrorKind::Unavailable, operation, message)
 }

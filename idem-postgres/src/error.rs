@@ -49,10 +49,16 @@ pub(crate) fn judge(error: &Error) -> Judged {
     use StoreErrorKind::{Configuration, Contract, Corrupt, Unavailable};
     let judged = |kind, cure, advice| Judged { kind, cure, advice };
     let Some(code) = error.code() else {
-        let is_rows = error.is_closed() || error.source().is_some_and(|source| source.is::<std::io::Error>());
-        return match is_rows || !is_decoding(error) {
-            true => judged(Unavailable, Cure::Fresh, "the connection to the server was lost, or could not be made"),
-            false => judged(Corrupt, Cure::None, "a row does not have the form that this store writes"),
+        return match () {
+            () if is_of_tls(error) => judged(
+                Configuration,
+                Cure::None,
+                "TLS could not be agreed on; look at sslmode and sslrootcert, and at the server's certificate",
+            ),
+            () if is_decoding(error) => {
+                judged(Corrupt, Cure::None, "a row does not have the form that this store writes")
+            }
+            () => judged(Unavailable, Cure::Fresh, "the connection to the server was lost, or could not be made"),
         };
     };
     match (code, &code.code()[..2]) {
@@ -88,7 +94,8 @@ pub(crate) fn judge(error: &Error) -> Judged {
         (&SqlState::INSUFFICIENT_PRIVILEGE, _) => judged(
             Configuration,
             Cure::None,
-            "the user lacks rights; grant SELECT, INSERT, UPDATE and DELETE on the table, and USAGE on its schema",
+            "the user lacks rights; grant SELECT, INSERT, UPDATE and DELETE on the table, EXECUTE on the function beside it, \
+             and USAGE on their schema",
         ),
         (&SqlState::IN_FAILED_SQL_TRANSACTION, _) => {
             judged(Contract, Cure::None, "an earlier statement of the transaction had failed; roll it back")
@@ -109,8 +116,19 @@ pub(crate) fn judge(error: &Error) -> Judged {
     }
 }
 
+/// Whether the two sides can't agree on TLS, which trying again does not cure. A connection that is cut amid the handshake
+/// is not meant.
+fn is_of_tls(error: &Error) -> bool {
+    let is_cut = |io: &std::io::Error| io.kind() != std::io::ErrorKind::InvalidData;
+    error.to_string().starts_with("error performing TLS handshake")
+        && !error.source().and_then(|source| source.downcast_ref()).is_some_and(is_cut)
+}
+
 /// Whether a value of a row, and not the connection, is what failed.
 fn is_decoding(error: &Error) -> bool {
     let shown = error.to_string();
     shown.starts_with("error deserializing") || shown.starts_with("error retrieving column")
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,14 +20,15 @@
 //!
 //! # What it promises
 //!
-//! - Of any number of claims on one key, from any processes, exactly one owns it: a claim is one statement that inserts
-//!   first and reads only what was in the way. A replay, a conflict and a reuse are that same statement; they write
-//!   nothing, lock no row and leave no trace in the log. A takeover is one more, conditional `UPDATE`.
+//! - Of any number of claims on one key, from any processes, exactly one owns it: a claim is one statement, whose insert
+//!   decides. A replay, a conflict and a reuse are that same statement; they write nothing, lock no row and leave no trace
+//!   in the log. A takeover is one more, conditional `UPDATE`.
 //! - Every write of an attempt is one statement, fenced by its token and number.
 //! - Every statement is a transaction of its own and needs nothing of its session, so it works at every
 //!   `default_transaction_isolation` and behind a pooler (see [`Builder::through_pooler`]).
 //! - Leases and retentions are judged by the server's clock alone. Keys are compared by their bytes.
-//! - An operation ends within its time limit ([`Builder::timeout`], 5 seconds). A connection that breaks, or lies dead, is
+//! - An operation on one record ends within its time limit ([`Builder::timeout`], 5 seconds) and an eighth of it; a sweep, a
+//!   purge and a listing are bounded statement by statement. A connection that breaks, or lies dead, is
 //!   replaced and the statement sent once more, which is safe for every one of them; serialization failures are repeated.
 //!   What can't be done is an error of kind unavailable, and the next operation finds a server that is back by itself.
 //! - The store's connections are its own, also where it was made [from a pool](PostgresStore::from_pool). One is for
@@ -92,10 +93,10 @@
 //!
 //! # What is in the database
 //!
-//! A table of records (`public.idem_records`, or as [`Builder::schema`] and [`Builder::table`] say) and beside it one
-//! with the version of its schema. The store makes both before its first operation, ten servers at once if need be;
+//! A table of records (`public.idem_records`, or as [`Builder::schema`] and [`Builder::table`] say), beside it one with the
+//! version of its schema, and a function that inserts first claims. The store makes them before its first operation, ten servers at once if need be;
 //! [`Builder::without_migrating`] leaves that to [`PostgresStore::migrate`] or to the SQL that [`Builder::migrations`] gives.
-//! The store needs SELECT, INSERT, UPDATE and DELETE on the first and SELECT on the second. Instants are milliseconds
+//! The store needs SELECT, INSERT, UPDATE and DELETE on the first, SELECT on the second, and EXECUTE on the function. Instants are milliseconds
 //! since 1970 (`to_timestamp(expiry / 1000.0)` shows one). Look, and change nothing by hand.
 //!
 //! It takes advisory locks whose numbers are made of the table's name, scope and key, and for waits listens on a channel
@@ -112,10 +113,12 @@ mod error;
 mod listen;
 mod listing;
 mod options;
+mod pauses;
 mod queue;
 mod records;
 mod schema;
 mod sql;
+mod statement;
 mod store;
 mod tls;
 mod transaction;
@@ -128,6 +131,7 @@ pub use tokio_postgres;
 pub use crate::{
     options::{Builder, OpenError},
     schema::Migration,
+    statement::{OwnerStatement, Parameter},
     store::PostgresStore,
-    transaction::{CallersTransaction, CompletionStatement, DriversTransaction, Parameter, PostgresTransaction},
+    transaction::{CallersTransaction, DriversTransaction, PostgresTransaction},
 };

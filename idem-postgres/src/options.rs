@@ -94,14 +94,15 @@ impl Builder {
     /// longer time means an hour). 5 seconds if nothing else is said.
     ///
     /// It holds for connecting, waiting for a connection, the statement, and a second try on another connection
-    /// together. No statement waits longer than an eighth of it for a lock.
+    /// together; an operation that takes several statements may take an eighth more. No statement of the store's own waits
+    /// longer than an eighth of it for a lock. What runs in a transaction of the caller's waits as that is set up.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.min(MAX_TIMEOUT);
         self
     }
 
-    /// How long a claim waits for an open transaction that holds its key (one that
-    /// [claims in it](PostgresStore::claim_in), or finishes it) before it is a Conflict. 1 second if nothing else is
+    /// How long a claim that could be granted waits for an open transaction that holds its key (one that
+    /// [claims in it](PostgresStore::claim_in), or whose attempt has lapsed and is being finished) before it is a Conflict. 1 second if nothing else is
     /// said, and never longer than the [timeout](Builder::timeout).
     pub fn rival_wait(mut self, rival_wait: Duration) -> Self {
         self.rival_wait = rival_wait;
@@ -133,8 +134,8 @@ impl Builder {
     }
 
     /// The server to listen at for the ends of attempts that are waited for, where the store was made from a pool: the
-    /// same one, directly, not through a pooler. A store that was made from a URL listens there. Without it waits look
-    /// for themselves, ten times a second.
+    /// same one, directly, not through a pooler. A store that was made from a URL listens there, unless it goes
+    /// [through a pooler](Builder::through_pooler). Without it waits look for themselves, ten times a second.
     pub fn listen(mut self, url: &str) -> Self {
         self.listen = Some(url.into());
         self
@@ -182,6 +183,10 @@ impl Builder {
                 (pool, Some(dial), None)
             }
         };
+        // Behind a pooler the request to be told would stay with a session that others get.
+        if through_pooler {
+            dial = None;
+        }
         if let Some(url) = &self.listen {
             dial = Some(self.dial(Target::parse(url)?)?);
         }

@@ -29,7 +29,7 @@ use crate::{
     connections::{Asked, Connections, Failure, Mode, Tries, typed},
     error::{postgres_error, store_error},
     records::{ClaimColumns, token_of},
-    sql::Statements,
+    sql::{Statement, Statements},
 };
 
 /// The most claims in a statement. Each takes a slot of the server's lock table while it runs.
@@ -122,6 +122,8 @@ struct Connection {
     client: ClientWrapper,
     /// The statements for one and for many; none where they have no name.
     prepared: Option<(Prepared, Prepared)>,
+    /// Whether its transactions are SERIALIZABLE.
+    inserts_first: bool,
     asked: Mutex<Asked>,
 }
 
@@ -222,10 +224,15 @@ impl Inner {
             return Ok(connection);
         }
         let client = self.connections.fresh(OPERATION, tries.deadline).await?;
+        let isolation = client.query_typed_one("SELECT current_setting('transaction_isolation') = 'serializable'", &[]);
+        let inserts_first = match timeout_at(tries.deadline, isolation).await {
+            Ok(row) => row.and_then(|row| row.try_get(0)).map_err(|error| postgres_error(OPERATION, error))?,
+            Err(_) => return Err(tries.error(Failure::Late)),
+        };
         let prepared = match self.connections.mode {
             Mode::Unnamed => None,
             Mode::Prepared => {
-                let Statements { claim, claim_group, .. } = &*self.statements;
+                let (claim, claim_group) = (self.alone(inserts_first), &self.statements.claim_group);
                 let one = client.prepare_typed(&claim.text, claim.types);
                 let many = client.prepare_typed(&claim_group.text, claim_group.types);
                 match timeout_at(tries.deadline, try_join(one, many)).await {
@@ -234,9 +241,13 @@ impl Inner {
                 }
             }
         };
-        let connection = Arc::new(Connection { client, prepared, asked: Mutex::default() });
+        let connection = Arc::new(Connection { client, prepared, inserts_first, asked: Mutex::default() });
         self.line().connection = Some(Arc::clone(&connection));
         Ok(connection)
+    }
+
+    fn alone(&self, inserts_first: bool) -> &Statement {
+        if inserts_first { &self.statements.claim_inserting_first } else { &self.statements.claim }
     }
 
     /// Sends one claim by itself.
@@ -245,7 +256,7 @@ impl Inner {
         loop {
             let connection = self.connection(&tries).await?;
             match self.try_one(&connection, claim, &tries).await {
-                Ok(row) => return Ok(Given::of(row)),
+                Ok(row) => return Ok(Given::of(row.filter(says_something))),
                 Err(failure) if is_locked(&failure) => return Ok(Given::Locked),
                 Err(failure) => self.after(failure, &connection, &mut tries).await?,
             }
@@ -261,7 +272,7 @@ impl Inner {
             match &connection.prepared {
                 Some((one, _)) => connection.client.query_opt(one, &values).await,
                 None => {
-                    let statement = &self.statements.claim;
+                    let statement = self.alone(connection.inserts_first);
                     connection.client.query_typed_opt(&statement.text, &typed(statement, &values)).await
                 }
             }
@@ -410,14 +421,18 @@ async fn in_time<T>(
     }
 }
 
+/// Whether a claim that travelled alone wrote or saw a row: only then there is an instant.
+fn says_something(row: &Row) -> bool {
+    row.try_get::<_, Option<i64>>(1).is_ok_and(|at| at.is_some())
+}
+
 fn is_locked(failure: &Failure) -> bool {
     matches!(failure, Failure::Of(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
 }
 
 impl Refused {
     fn of(error: StoreError) -> Self {
-        let message = format!("in a group of claims: {error}");
-        Self { kind: error.kind(), message }
+        Self { kind: error.kind(), message: format!("in a group of claims: {}", error.message()) }
     }
 }
 

@@ -260,6 +260,7 @@ struct Identity<'a> {
     state: i16,
     lease_end: i64,
     expiry: i64,
+    checkpoints: i32,
 }
 
 struct Next<'a> {
@@ -294,6 +295,8 @@ impl<'a> Swap<'a> {
                 state: state_number(&seen.state),
                 lease_end: seen.lease_end.as_millis(),
                 expiry: seen.expiry.as_millis(),
+                // An attempt's checkpoints only grow.
+                checkpoints: i32::try_from(seen.checkpoints.iter().count()).unwrap_or(i32::MAX),
             },
             judged_at: judged_at.as_millis(),
             next: Next {
@@ -309,14 +312,14 @@ impl<'a> Swap<'a> {
                 on_lapse: on_lapse_number(next.on_lapse),
                 started: next.started,
                 // The machine keeps all of them, or begins anew where the record had expired.
-                keeps_checkpoints: next.checkpoints == seen.checkpoints,
+                keeps_checkpoints: seen.is_live(judged_at),
             },
             now,
         }
     }
 
     /// In the order of the statement's parameters.
-    pub(crate) fn values(&self) -> [&(dyn ToSql + Sync); 21] {
+    pub(crate) fn values(&self) -> [&(dyn ToSql + Sync); 22] {
         let Self { scope, key, seen, judged_at, next, now } = self;
         [
             scope,
@@ -340,6 +343,7 @@ impl<'a> Swap<'a> {
             &next.started,
             &next.keeps_checkpoints,
             now,
+            &seen.checkpoints,
         ]
     }
 }

@@ -6,7 +6,7 @@ use tokio_postgres::{Client, error::SqlState};
 
 use crate::{
     OpenError,
-    error::{postgres_error, store_error},
+    error::{described, postgres_error, store_error},
 };
 
 /// The version of the schema that this code works with.
@@ -43,6 +43,11 @@ impl Names {
     /// The table of records, as it is written in a statement.
     pub(crate) fn records(&self) -> String {
         format!(r#""{}"."{}""#, self.schema, self.table)
+    }
+
+    /// The function that inserts a first claim, as it is written in a statement.
+    pub(crate) fn claim_function(&self) -> String {
+        format!(r#""{}"."{}_claim""#, self.schema, self.table)
     }
 
     /// The table that has the schema's version.
@@ -86,9 +91,12 @@ impl Migration {
 pub(crate) fn migrations(names: &Names) -> Vec<Migration> {
     let version = 1;
     let (schema, table, records, versions) = (&names.schema, &names.table, names.records(), names.versions());
-    // `public` is always there, and whoever may use it often may not make it.
-    let make_schema =
-        if schema == "public" { String::new() } else { format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n") };
+    // Even for one that is there, `IF NOT EXISTS` asks for the right to make it.
+    let make_schema = format!(
+        "DO $idem$ BEGIN
+    IF to_regnamespace('\"{schema}\"') IS NULL THEN CREATE SCHEMA \"{schema}\"; END IF;
+END $idem$;\n"
+    );
     // No index on anything that a completion changes: `sweep_at` is set once and moved by the sweep alone.
     let sql = format!(
         r#"{make_schema}CREATE TABLE {versions} (
@@ -121,8 +129,36 @@ CREATE TABLE {records} (
     CHECK ((state = 3) = (response IS NOT NULL))
 ) WITH (fillfactor = {FILLFACTOR});
 CREATE INDEX "{table}_sweep" ON {records} (sweep_at);
+CREATE FUNCTION {claim_function}(
+    text, text, bytea, bytea, smallint, -- scope, key, token, fingerprint, on-lapse rule
+    bigint, bigint, bigint, text        -- lease, retention, the clock if a test has set it, the longest wait for a lock
+) RETURNS bigint LANGUAGE plpgsql AS $idem$
+DECLARE
+    bound text;
+    at bigint;
+    lease_ends bigint;
+    expires bigint;
+BEGIN
+    bound := set_config('lock_timeout', $9, true);
+    IF NOT pg_try_advisory_xact_lock_shared(hashtextextended($2, hashtextextended($1, {seed}))) THEN
+        RETURN NULL;
+    END IF;
+    at := coalesce($8, floor(date_part('epoch', clock_timestamp()) * 1000)::bigint);
+    lease_ends := at + least($6, 9223372036854775807 - at);
+    expires := greatest(lease_ends, at + least($7, 9223372036854775807 - at));
+    INSERT INTO {records} (scope, key, format, state, token, number, origin, repeat, lapses, fingerprint, lease_end,
+        claimed, expiry, on_lapse, started, sweep_at)
+    VALUES ($1, $2, 1, 0, $3, 1, 0, false, 0, $4, lease_ends, at, expires, $5, false, expires)
+    ON CONFLICT (scope, key) DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    RETURN at;
+END $idem$;
 INSERT INTO {versions} (version) VALUES ({version});
-"#
+"#,
+        claim_function = names.claim_function(),
+        seed = names.seed("key"),
     );
     vec![Migration { version, sql }]
 }
@@ -170,6 +206,19 @@ pub(crate) fn check_version(found: Found, names: &Names, operation: &'static str
     Err(store_error(StoreErrorKind::Configuration, operation, message))
 }
 
+fn not_made(operation: &'static str, names: &Names, error: tokio_postgres::Error) -> StoreError {
+    if error.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+        return postgres_error(operation, error);
+    }
+    let message = format!(
+        "the user lacks the rights to make {} ({}); grant it CREATE on the schema, or have somebody run the SQL that \
+         Builder::migrations gives and say Builder::without_migrating",
+        names.records(),
+        described(&error)
+    );
+    store_error(StoreErrorKind::Configuration, operation, message).with_source(error)
+}
+
 /// Brings the schema to this code's version. Any number of servers may do so at once.
 pub(crate) async fn migrate(client: &mut Client, names: &Names, operation: &'static str) -> Result<(), StoreError> {
     let failed = |error| postgres_error(operation, error);
@@ -188,7 +237,11 @@ pub(crate) async fn migrate(client: &mut Client, names: &Names, operation: &'sta
         .start()
         .await
         .map_err(failed)?;
-    let lock = format!("SELECT pg_advisory_xact_lock({})", names.seed("migrate"));
+    // Others may be at it, and the table may be in use: the caller's time limit is the only one.
+    let lock = format!(
+        "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock({})",
+        names.seed("migrate")
+    );
     transaction.batch_execute(&lock).await.map_err(failed)?;
     let relation = names.versions();
     let exists: bool = transaction
@@ -204,7 +257,7 @@ pub(crate) async fn migrate(client: &mut Client, names: &Names, operation: &'sta
         false => 0,
     };
     for migration in migrations(names).iter().filter(|migration| migration.version > version) {
-        transaction.batch_execute(&migration.sql).await.map_err(failed)?;
+        transaction.batch_execute(&migration.sql).await.map_err(|error| not_made(operation, names, error))?;
         tracing::info!(version = migration.version, table = names.records(), "the schema was brought to this version");
     }
     transaction.commit().await.map_err(failed)?;

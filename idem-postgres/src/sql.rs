@@ -11,6 +11,8 @@
 //!
 //! Time is the server's. `$now` is null, unless a test has set the clock by hand.
 
+use std::time::Duration;
+
 use tokio_postgres::types::Type;
 
 use crate::schema::Names;
@@ -26,6 +28,7 @@ pub(crate) struct Statement {
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) claim: Statement,
+    pub(crate) claim_inserting_first: Statement,
     pub(crate) claim_group: Statement,
     pub(crate) claim_in: Statement,
     pub(crate) swap: Statement,
@@ -54,12 +57,14 @@ const COLUMNS: &str = "format, state, token, number, origin, repeat, lapses, fin
 /// How many rows a page of [`Statements::lapsed`] looks at.
 pub(crate) const LAPSED_PAGE: i64 = 5_000;
 
+/// Bounds how long a caller's transaction that holds a key may lie idle, where nothing does: until it ends, however its
+/// host has died, nobody else gets the key.
+const IDLE_BOUND: &str = "CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0' \
+    THEN set_config('idle_in_transaction_session_timeout', '5min', true) END";
+
 /// How long a claim waits for a row that somebody has locked who does not take the key's lock, in milliseconds. The
 /// claims behind it wait too.
 const CLAIM_PATIENCE: u128 = 200;
-
-/// For how long a decision stands: [`Statements::swap`] writes none that is older, in milliseconds.
-const FRESH: i64 = 1_000;
 
 /// The clock, in whole milliseconds.
 fn now(parameter: &str) -> String {
@@ -82,8 +87,9 @@ fn after(from: &str, duration: &str) -> String {
 }
 
 impl Statements {
-    /// `lock_timeout` is how long a statement may wait for a lock, in milliseconds.
-    pub(crate) fn new(names: &Names, lock_timeout: u128) -> Self {
+    /// The statements of a store whose operations may take as long as `timeout`.
+    pub(crate) fn new(names: &Names, timeout: Duration) -> Self {
+        let lock_timeout = (timeout / 8).as_millis().max(1);
         // Within the statement, so that it needs no state of the session.
         let bound = |millis| format!("bound AS MATERIALIZED (SELECT set_config('lock_timeout', '{millis}ms', true))");
         let sql = Sql {
@@ -92,9 +98,14 @@ impl Statements {
             channel: names.channel(),
             bound: bound(lock_timeout),
             bound_of_claims: bound(lock_timeout.min(CLAIM_PATIENCE)),
+            // A decision does not stand for longer: until it is written, the lease that it gives goes by.
+            fresh: (timeout / 2).clamp(Duration::from_secs(1), Duration::from_secs(5)).as_millis(),
+            claim_function: names.claim_function(),
+            claim_patience: lock_timeout.min(CLAIM_PATIENCE),
         };
         Self {
-            claim: sql.claim(true),
+            claim: sql.claim_alone(),
+            claim_inserting_first: sql.claim(true),
             claim_group: sql.claim_group(),
             claim_in: sql.claim(false),
             swap: sql.swap(true),
@@ -127,10 +138,17 @@ struct Sql {
     channel: String,
     bound: String,
     bound_of_claims: String,
+    fresh: u128,
+    claim_function: String,
+    claim_patience: u128,
 }
 
 /// An owner's write: scope, key, token and number.
 const OWNER: [Type; 4] = [Type::TEXT, Type::TEXT, Type::BYTEA, Type::INT8];
+
+/// A claim: scope, key, token, fingerprint, on-lapse rule, lease, retention, now.
+const CLAIM: &[Type] =
+    &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::BYTEA, Type::INT2, Type::INT8, Type::INT8, Type::INT8];
 
 /// The row is the owner's, in progress and live: the fence of every write.
 const FENCE: &str = "r.scope = $1 AND r.key = $2 AND r.token = $3 AND r.number = $4 AND r.state = 0 \
@@ -144,9 +162,28 @@ impl Sql {
     }
 
     /// Says that the attempt is over, if someone listens: to whom, as [`bell`](crate::wait::bell) computes it too.
-    fn notify(&self) -> String {
+    fn notify(&self, waited: &str) -> String {
         let digest = r"encode(sha256(convert_to(r.scope || chr(10) || r.key, 'UTF8')), 'hex')";
-        format!("(CASE WHEN r.waited THEN pg_notify('{}', left({digest}, 16))::text END) IS NULL", self.channel)
+        format!("(CASE WHEN {waited} THEN pg_notify('{}', left({digest}, 16))::text END) IS NULL", self.channel)
+    }
+
+    /// A claim that travels alone: looks, and calls the function that inserts only where nothing is. A replay costs little
+    /// more than the look: what inserts is a statement of the function's, and setting that up costs more than
+    /// the look itself, whether it inserts or not. The instant is null if a rival's insert is not visible yet.
+    ///
+    /// Looking first is not for SERIALIZABLE, where it makes claims of other keys fail: there it is [`Sql::claim`].
+    fn claim_alone(&self) -> Statement {
+        let Self { records, claim_function, claim_patience, .. } = self;
+        let text = format!(
+            "SELECT x.format IS NULL AS written,
+                CASE WHEN x.format IS NULL THEN {claim_function}($1, $2, $3, $4, $5, $6, $7, $8, '{claim_patience}ms')
+                    ELSE {seen_at} END AS at,
+                {columns}
+            FROM (SELECT 1) o LEFT JOIN {records} x ON x.scope = $1 AND x.key = $2",
+            seen_at = seen_at("$8"),
+            columns = COLUMNS.split(", ").map(|column| format!("x.{}", column.trim())).collect::<Vec<_>>().join(", "),
+        );
+        Statement { text, types: CLAIM }
     }
 
     /// The first claim: inserts, and reads only what was in the way. Nothing comes back if a rival's insert is not
@@ -175,9 +212,7 @@ impl Sql {
             WHERE NOT EXISTS (SELECT FROM w)",
             nothing = nothing(),
         );
-        const TYPES: &[Type] =
-            &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::BYTEA, Type::INT2, Type::INT8, Type::INT8, Type::INT8];
-        Statement { text, types: TYPES }
+        Statement { text, types: CLAIM }
     }
 
     /// The same for many at once. Ordered, so that no two groups can wait for each other. The answers are told apart by
@@ -230,23 +265,25 @@ impl Sql {
     /// `$1` scope, `$2` key; of the row that was judged `$3` token, `$4` number, `$5` state, `$6` lease end, `$7` expiry;
     /// `$8` when it was judged; of the row that it becomes `$9` token, `$10` number, `$11` origin, `$12` repeat,
     /// `$13` lapses, `$14` fingerprint, `$15` lease end, `$16` claimed, `$17` expiry, `$18` on-lapse rule, `$19` started,
-    /// `$20` whether it keeps the checkpoints; `$21` now. What is swapped in is in progress.
+    /// `$20` whether it keeps the checkpoints; `$21` now; `$22` how many checkpoints the row had that was judged. What is
+    /// swapped in is in progress.
     fn swap(&self, bounded: bool) -> Statement {
-        let Self { records, bound, .. } = self;
+        let Self { records, bound, fresh, .. } = self;
         let (bound, and_bound) = if bounded { (format!("{bound},"), ", bound") } else { (String::new(), "") };
-        let (now, notify) = (now("$21"), self.notify());
+        let (now, notify) = (now("$21"), self.notify("judged.waited"));
         let text = format!(
             "WITH {bound} judged AS MATERIALIZED (
-                SELECT FROM {records} r {and_bound}
+                SELECT r.waited FROM {records} r {and_bound}
                 WHERE r.scope = $1 AND r.key = $2 AND r.token = $3 AND r.number = $4 AND r.state = $5
-                    AND r.lease_end = $6 AND r.expiry = $7 AND r.format = 1 AND {now} - $8 <= {FRESH}
+                    AND r.lease_end = $6 AND r.expiry = $7 AND cardinality(r.checkpoint_names) = $22
+                    AND r.format = 1 AND {now} - $8 <= {fresh}
                 FOR NO KEY UPDATE OF r SKIP LOCKED)
             UPDATE {records} r SET
                 state = 0, token = $9, number = $10, origin = $11, repeat = $12, lapses = $13, fingerprint = $14,
                 lease_end = $15, claimed = $16, settled = NULL, expiry = $17, on_lapse = $18, started = $19,
                 checkpoint_names = CASE WHEN $20 THEN r.checkpoint_names ELSE '{{}}' END,
                 checkpoint_values = CASE WHEN $20 THEN r.checkpoint_values ELSE '{{}}' END,
-                response = NULL, sweep_at = least(r.sweep_at, $17)
+                response = NULL, sweep_at = least(r.sweep_at, $17), waited = false
             FROM judged WHERE r.scope = $1 AND r.key = $2
             RETURNING {notify}",
         );
@@ -272,6 +309,7 @@ impl Sql {
             Type::BOOL,
             Type::BOOL,
             Type::INT8,
+            Type::INT4,
         ];
         Statement { text, types: TYPES }
     }
@@ -282,9 +320,12 @@ impl Sql {
     /// `$1` scope, `$2` key, `$3` token, `$4` number, `$5` response, `$6` retention, `$7` now.
     fn complete(&self, in_transaction: bool) -> Statement {
         let Self { records, bound, .. } = self;
-        let (now, notify) = (now("$7"), self.notify());
+        let (now, notify) = (now("$7"), self.notify("r.waited"));
         let first = match in_transaction {
-            true => format!("bound AS MATERIALIZED (SELECT pg_advisory_xact_lock({}))", self.lock_of("$1", "$2")),
+            true => format!(
+                "bound AS MATERIALIZED (SELECT pg_advisory_xact_lock({}), {IDLE_BOUND})",
+                self.lock_of("$1", "$2")
+            ),
             false => bound.clone(),
         };
         let kept = after("c.now", "$6::int8");
@@ -295,7 +336,8 @@ impl Sql {
                 sweep_at = least(r.sweep_at, greatest({kept}, r.lease_end)),
                 checkpoint_names = '{{}}', checkpoint_values = '{{}}'
             FROM c WHERE {FENCE}
-            RETURNING {notify}, current_setting('synchronous_commit') = 'off'",
+            RETURNING {notify} AS is_told, current_setting('synchronous_commit') = 'off' AS is_lossy,
+                r.xmin::text <> (txid_current() % 4294967296)::text AS is_within_savepoint",
         );
         const TYPES: &[Type] = &[Type::TEXT, Type::TEXT, Type::BYTEA, Type::INT8, Type::BYTEA, Type::INT8, Type::INT8];
         Statement { text, types: TYPES }
@@ -306,7 +348,7 @@ impl Sql {
     /// `$1` scope, `$2` key, `$3` token, `$4` number, `$5` now.
     fn end(&self, set: &str) -> Statement {
         let Self { records, bound, .. } = self;
-        let (now, notify) = (now("$5"), self.notify());
+        let (now, notify) = (now("$5"), self.notify("r.waited"));
         let text = format!(
             "WITH {bound}, c AS MATERIALIZED (SELECT {now} AS now FROM bound)
             UPDATE {records} r SET {set}
@@ -390,7 +432,7 @@ impl Sql {
 
     /// Takes the key's lock for a caller's transaction, if nobody has it. `$1` scope, `$2` key.
     fn lock(&self) -> Statement {
-        let text = format!("SELECT pg_try_advisory_xact_lock({})", self.lock_of("$1", "$2"));
+        let text = format!("SELECT pg_try_advisory_xact_lock({}), {IDLE_BOUND}", self.lock_of("$1", "$2"));
         Statement { text, types: &[Type::TEXT, Type::TEXT] }
     }
 
@@ -399,7 +441,7 @@ impl Sql {
     /// `$1` scope, `$2` key, `$3` token, `$4` number, `$5` now.
     fn lock_in(&self) -> Statement {
         let text = format!(
-            "WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock({lock})),
+            "WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock({lock}), {IDLE_BOUND}),
             c AS MATERIALIZED (SELECT {now} AS now FROM locked)
             SELECT true FROM {records} r, c WHERE {FENCE} FOR NO KEY UPDATE OF r",
             lock = self.lock_of("$1", "$2"),
@@ -410,16 +452,17 @@ impl Sql {
         Statement { text, types: TYPES }
     }
 
-    /// Asks for a notification at the end of the attempt: once for any number of waits, and not while the row is
-    /// locked. `$1` scope, `$2` key, `$3` token, `$4` number.
+    /// Asks for a notification at the end of the attempt, once for any number of waits, and says whether there will be
+    /// one: not while the row is locked. `$1` scope, `$2` key, `$3` token, `$4` number.
     fn wait(&self) -> Statement {
         let Self { records, .. } = self;
+        let seen = "r.scope = $1 AND r.key = $2 AND r.token = $3 AND r.number = $4 AND r.state = 0";
         let text = format!(
             "WITH seen AS MATERIALIZED (
-                SELECT FROM {records} r
-                WHERE r.scope = $1 AND r.key = $2 AND r.token = $3 AND r.number = $4 AND r.state = 0 AND NOT r.waited
-                FOR NO KEY UPDATE OF r SKIP LOCKED)
-            UPDATE {records} r SET waited = true FROM seen WHERE r.scope = $1 AND r.key = $2 RETURNING true",
+                SELECT FROM {records} r WHERE {seen} AND NOT r.waited FOR NO KEY UPDATE OF r SKIP LOCKED),
+            asked AS (
+                UPDATE {records} r SET waited = true FROM seen WHERE r.scope = $1 AND r.key = $2 RETURNING true)
+            SELECT EXISTS (SELECT FROM asked) OR EXISTS (SELECT FROM {records} r WHERE {seen} AND r.waited)",
         );
         const TYPES: &[Type] = &OWNER;
         Statement { text, types: TYPES }
@@ -473,7 +516,7 @@ impl Sql {
     /// Removes records of a scope. `$1` scope, `$2` how many at most.
     fn purge(&self) -> Statement {
         let Self { records, bound, .. } = self;
-        let notify = self.notify();
+        let notify = self.notify("r.waited");
         let text = format!(
             "WITH {bound},
             gone AS MATERIALIZED (

@@ -5,22 +5,23 @@ use std::{fmt, num::NonZeroUsize, sync::Arc, time::Duration};
 use deadpool_postgres::Pool;
 use idem_core::{
     AttemptId, Checkpoint, Checkpointed, Claim, ClaimRow, Fenced, Key, Lapsed, MAX_CHECKPOINT_BYTES, Owner, Record,
-    Resolve, Response, Retention, Scope, Snapshot, Store, StoreError, StoreErrorKind, Timestamp, TokenReused,
+    Resolve, Response, Retention, Scope, Snapshot, State, Store, StoreError, StoreErrorKind, Timestamp, TokenReused,
     async_trait,
     machine::{self, Decision},
 };
 use tokio::{
     sync::OnceCell,
-    time::{Instant, sleep},
+    time::{Instant, timeout},
 };
 use tokio_postgres::{Row, types::ToSql};
 
 use crate::{
     Builder, OpenError, check,
     clock::Clock,
-    connections::Connections,
+    connections::{Connections, too_slow},
     error::{BACKEND, store_error},
     listen::{Dial, Listener},
+    pauses::{Pauses, changing},
     queue::{Given, Queue},
     records::{self, OwnerColumns, millis},
     schema::{self, Names},
@@ -111,7 +112,7 @@ impl PostgresStore {
 
     pub(crate) fn of(parts: Parts) -> Self {
         let Parts { connections, dial, names, clock, rival_wait, migrates } = parts;
-        let statements = Arc::new(Statements::new(&names, (connections.timeout / 8).as_millis().max(1)));
+        let statements = Arc::new(Statements::new(&names, connections.timeout));
         let waiters = Waiters::new();
         let queue = Queue::new(connections.clone(), Arc::clone(&statements), clock.clone());
         let listener = Listener::new(dial, names.channel(), connections.clone(), Arc::clone(&waiters));
@@ -145,6 +146,20 @@ impl PostgresStore {
 
     pub(crate) fn now(&self) -> Option<i64> {
         self.inner.clock.set_to().map(Timestamp::as_millis)
+    }
+
+    /// Bounds an operation that takes several statements, each of which has the time limit for itself; with a little more,
+    /// so that a statement's own error comes first.
+    async fn within<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let limit = self.inner.connections.timeout;
+        match timeout(limit + limit / 8, work).await {
+            Ok(done) => done,
+            Err(_) => Err(too_slow(operation, "its statements took", limit)),
+        }
     }
 
     pub(crate) async fn rows(
@@ -196,24 +211,27 @@ impl PostgresStore {
     ) -> Result<Fenced<A>, StoreError> {
         let Write { operation, statement, owner, skips_locked } = write;
         let mut pauses = Pauses::until(self.inner.connections.deadline());
-        loop {
-            if !self.rows(operation, statement, values).await?.is_empty() {
-                return Ok(Fenced::Written(written()));
+        let written = async {
+            loop {
+                if !self.rows(operation, statement, values).await?.is_empty() {
+                    return Ok(Fenced::Written(written()));
+                }
+                let Look { is_free, found } = self.look(operation, owner.scope(), owner.key()).await?;
+                let now = found.as_ref().map_or(Timestamp::MIN, |(_, now)| *now);
+                let decision = decide(found.as_ref().map(|(record, _)| record), owner, now);
+                if decision.write.is_none() {
+                    return Ok(decision.answer);
+                }
+                // It is the owner's, and its own transaction is finishing it.
+                if skips_locked && !is_free {
+                    return Ok(decision.answer);
+                }
+                if !pauses.pause().await {
+                    return Err(changing(operation));
+                }
             }
-            let Look { is_free, found } = self.look(operation, owner.scope(), owner.key()).await?;
-            let now = found.as_ref().map_or(Timestamp::MIN, |(_, now)| *now);
-            let decision = decide(found.as_ref().map(|(record, _)| record), owner, now);
-            if decision.write.is_none() {
-                return Ok(decision.answer);
-            }
-            // It is the owner's, and its own transaction is finishing it.
-            if skips_locked && !is_free {
-                return Ok(decision.answer);
-            }
-            if !pauses.pause().await {
-                return Err(changing(operation));
-            }
-        }
+        };
+        self.within(operation, written).await
     }
 
     async fn ask(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
@@ -242,7 +260,12 @@ impl PostgresStore {
                 return Ok(ClaimRow::Written(next));
             }
             if !self.look(OPERATION, claim.scope(), claim.key()).await?.is_free {
-                return Ok(ClaimRow::Busy { seen: Some(record.attempt()) });
+                if rivals.pause().await {
+                    continue;
+                }
+                // One that is over is nobody to wait for.
+                let seen = (record.state == State::InProgress && record.is_live(now)).then(|| record.attempt());
+                return Ok(ClaimRow::Busy { seen });
             }
             if !changes.pause().await {
                 return Err(changing(OPERATION));
@@ -271,36 +294,6 @@ struct Write<'a> {
     skips_locked: bool,
 }
 
-/// Pauses between looks at something that is about to change: none, then longer and longer ones, up to 50 ms.
-pub(crate) struct Pauses {
-    end: Instant,
-    next: Duration,
-}
-
-impl Pauses {
-    pub(crate) fn until(end: Instant) -> Self {
-        Self { end, next: Duration::ZERO }
-    }
-
-    /// Waits a little. False if the time is over.
-    pub(crate) async fn pause(&mut self) -> bool {
-        let left = self.end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return false;
-        }
-        if !self.next.is_zero() {
-            sleep(self.next.min(left)).await;
-        }
-        self.next = (2 * self.next).clamp(Duration::from_millis(1), Duration::from_millis(50));
-        true
-    }
-}
-
-pub(crate) fn changing(operation: &'static str) -> StoreError {
-    let message = "the record kept changing, or stayed locked by something else, until the time limit";
-    store_error(StoreErrorKind::Unavailable, operation, message)
-}
-
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { names, connections, .. } = &*self.inner;
@@ -315,7 +308,7 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
-        self.ask(claim).await
+        self.within("claim", self.ask(claim)).await
     }
 
     async fn complete(
@@ -381,24 +374,27 @@ impl Store for PostgresStore {
         const OPERATION: &str = "resolve";
         let place = (resolve.scope(), resolve.key());
         let mut pauses = Pauses::until(self.inner.connections.deadline());
-        loop {
-            let Some((record, now)) = self.look(OPERATION, resolve.scope(), resolve.key()).await?.found else {
-                return Ok(Fenced::Superseded);
-            };
-            let Some(next) = machine::resolve(Some(&record), resolve, now).write else {
-                return Ok(Fenced::Superseded);
-            };
-            if self.swap(OPERATION, place, (&record, now), &next).await? {
-                return Ok(Fenced::Written(next));
+        let resolved = async {
+            loop {
+                let Some((record, now)) = self.look(OPERATION, resolve.scope(), resolve.key()).await?.found else {
+                    return Ok(Fenced::Superseded);
+                };
+                let Some(next) = machine::resolve(Some(&record), resolve, now).write else {
+                    return Ok(Fenced::Superseded);
+                };
+                if self.swap(OPERATION, place, (&record, now), &next).await? {
+                    return Ok(Fenced::Written(next));
+                }
+                if !pauses.pause().await {
+                    return Err(changing(OPERATION));
+                }
             }
-            if !pauses.pause().await {
-                return Err(changing(OPERATION));
-            }
-        }
+        };
+        self.within(OPERATION, resolved).await
     }
 
     async fn read(&self, scope: &Scope, key: &Key) -> Result<Option<Snapshot>, StoreError> {
-        self.snapshot("read", scope, key).await
+        self.within("read", self.snapshot("read", scope, key)).await
     }
 
     async fn wait(
@@ -477,11 +473,14 @@ impl wait::Help for Waiting<'_> {
 
     async fn listen(&self) -> bool {
         let Self { store, scope, key, seen } = self;
-        if !store.inner.listener.hears().await {
+        if !store.inner.listener.hears() {
             return false;
         }
         let attempt = OwnerColumns::seen(scope, key, *seen);
-        // Where it fails, or the row is locked, the wait looks for itself.
-        store.rows("wait", &store.inner.statements.wait, &attempt.and(&[])).await.is_ok()
+        // Where it fails the wait looks for itself.
+        match store.rows("wait", &store.inner.statements.wait, &attempt.and(&[])).await {
+            Ok(rows) => rows.first().is_some_and(|row| records::column(row, 0, "wait").unwrap_or(false)),
+            Err(_) => false,
+        }
     }
 }

@@ -8,7 +8,7 @@ use rustls::{
         WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
-    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+    crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -41,18 +41,20 @@ pub(crate) fn connector(verify: &Verify, roots: &Roots) -> Result<Tls, OpenError
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| OpenError::Tls { problem: error.to_string() })?;
-    let config = match verify {
-        Verify::Host => builder.with_root_certificates(load(roots)?).with_no_client_auth(),
+    let algorithms = provider.signature_verification_algorithms;
+    let authority = match verify {
+        Verify::Host => {
+            let config = builder.with_root_certificates(load(roots)?).with_no_client_auth();
+            return Ok(MakeRustlsConnect::new(config));
+        }
         Verify::Authority => {
-            let roots = Arc::new(load(roots)?);
-            let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
-            let inner = verifier.map_err(|error| OpenError::Tls { problem: error.to_string() })?;
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyHost(inner))).with_no_client_auth()
+            let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(load(roots)?), provider).build();
+            Some(verifier.map_err(|error| OpenError::Tls { problem: error.to_string() })?)
         }
-        Verify::Nobody => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider))).with_no_client_auth()
-        }
+        Verify::Nobody => None,
     };
+    let verifier = Arc::new(AnyHost { authority, algorithms });
+    let config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
     Ok(MakeRustlsConnect::new(config))
 }
 
@@ -86,13 +88,14 @@ fn load(roots: &Roots) -> Result<RootCertStore, OpenError> {
     Ok(store)
 }
 
-/// Takes a certificate of the authority for any host, as libpq's `verify-ca` does.
+/// Takes a certificate for any host, as libpq's `verify-ca` and `require` do. The signature must still be the
+/// certificate's own.
 #[derive(Debug)]
-struct AnyHost(Arc<WebPkiServerVerifier>);
-
-/// Takes any certificate, as libpq's `require` does. The signature must still be the certificate's own.
-#[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AnyHost {
+    /// Whose certificates are taken; anybody's if none.
+    authority: Option<Arc<WebPkiServerVerifier>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
 
 impl ServerCertVerifier for AnyHost {
     fn verify_server_cert(
@@ -103,7 +106,10 @@ impl ServerCertVerifier for AnyHost {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        match self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
+        let Some(authority) = &self.authority else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        match authority.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
             // The name is looked at last: everything else was in order.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
@@ -118,7 +124,7 @@ impl ServerCertVerifier for AnyHost {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signed)
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -127,45 +133,10 @@ impl ServerCertVerifier for AnyHost {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signed)
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
-}
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.algorithms.supported_schemes()
     }
 }

@@ -5,7 +5,7 @@ use idem_core::{
     Answer, Claim, ClaimRow, CommitError, Completion, Fenced, Owner, Response, Snapshot, State, Store, StoreError,
     StoreErrorKind, TokenReused, Transaction, machine,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::{
     Row,
     types::{ToSql, Type},
@@ -13,11 +13,11 @@ use tokio_postgres::{
 
 use crate::{
     PostgresStore,
-    connections::{Values, typed},
+    connections::{Values, too_slow, typed},
     error::{BACKEND, described, judge, postgres_error, store_error},
+    pauses::{Pauses, changing},
     records::{self, ClaimColumns, OwnerColumns, Swap, column, millis},
     sql::Statement,
-    store::{Pauses, changing},
     wait,
 };
 
@@ -30,15 +30,15 @@ impl PostgresStore {
     /// Completes the record in a transaction of the caller's, which must be on the store's database. The completion is
     /// there once that is committed, and not if it is rolled back. For `tokio_postgres` and `deadpool_postgres`.
     ///
-    /// If the answer is [`Fenced::Superseded`] another attempt owns the key: roll back. Until the transaction ends, a
-    /// claim of the key is a Conflict and renewals of the attempt leave it alone; claims of other keys go on. Nothing
-    /// else of the transaction should follow, so that this is short.
+    /// If the answer is [`Fenced::Superseded`], roll back: another attempt owns the key, or this one completed in an
+    /// earlier transaction, whose rows are there, and the reply to whose COMMIT was lost perhaps. The record tells which.
+    ///
+    /// Until the transaction ends, a claim of the key is a Conflict and renewals of the attempt leave it alone; claims of
+    /// other keys go on. Nothing else of the transaction should follow, so that this is short. So that a host that dies
+    /// does not keep the key, the transaction may lie idle for five minutes, unless the session has a limit
+    /// (`idle_in_transaction_session_timeout`) of its own.
     ///
     /// Above READ COMMITTED begin the transaction with [`lock_in`](PostgresStore::lock_in).
-    ///
-    /// An attempt that had completed before, in another transaction, is answered with the recorded response, as
-    /// everywhere. So do not do a transaction again whose COMMIT was not answered, without reading the record first;
-    /// [`in_transaction`](PostgresStore::in_transaction) does that.
     ///
     /// # Errors
     ///
@@ -59,7 +59,10 @@ impl PostgresStore {
         completion: &Completion,
     ) -> Result<Fenced<Response>, StoreError> {
         Ok(match self.completed_in(transaction, completion).await? {
-            Completed::Now(response) | Completed::Before(response) => Fenced::Written(response),
+            Completed::Now { response, .. } => Fenced::Written(response),
+            // What this transaction did, that one did.
+            Completed::Before(_) if self.is_committed(completion.owner()).await? => Fenced::Superseded,
+            Completed::Before(response) => Fenced::Written(response),
             Completed::Superseded => Fenced::Superseded,
         })
     }
@@ -92,7 +95,35 @@ impl PostgresStore {
                 the client was told about; SET LOCAL synchronous_commit = on in the transaction";
             return Err(store_error(StoreErrorKind::Configuration, COMPLETE, message));
         }
-        Ok(Completed::Now(response.clone()))
+        let is_within_savepoint = column(written, 2, COMPLETE)?;
+        Ok(Completed::Now { response: response.clone(), is_within_savepoint })
+    }
+
+    async fn commit(
+        &self,
+        transaction: CallersTransaction<'_>,
+        completion: &Completion,
+    ) -> Result<Response, CommitError> {
+        // On an error the transaction is dropped, which rolls it back.
+        let response = match self.completed_in(transaction.inner(), completion).await? {
+            Completed::Now { is_within_savepoint: true, .. } => return Err(CommitError::Store(within_savepoint())),
+            Completed::Now { response, .. } => response,
+            // An earlier transaction was committed, and the reply to that lost. What this one did, that one did.
+            Completed::Before(response) if self.is_committed(completion.owner()).await? => {
+                let _ = transaction.rollback().await;
+                return Ok(response);
+            }
+            Completed::Before(response) => response,
+            Completed::Superseded => {
+                // Whether it arrives or not, nothing of it is committed.
+                let _ = transaction.rollback().await;
+                return Err(CommitError::Superseded);
+            }
+        };
+        transaction.commit().await.map_err(not_committed)?;
+        let owner = completion.owner();
+        self.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
+        Ok(response)
     }
 
     /// Whether the attempt's completion is there for others than the transaction that made it.
@@ -106,7 +137,8 @@ impl PostgresStore {
     /// Takes the attempt's record for a transaction of the caller's: as its first statement, where it runs above READ
     /// COMMITTED and completes the record in the end. A renewal that came later would make the completion fail there.
     ///
-    /// [`Fenced::Superseded`] says that another attempt owns the key, before any work was done.
+    /// [`Fenced::Superseded`] says, before any work was done, that another attempt owns the key or that this one has ended:
+    /// roll back, and read the record.
     ///
     /// # Errors
     ///
@@ -122,18 +154,27 @@ impl PostgresStore {
     ) -> Result<Fenced<()>, StoreError> {
         let (own, now) = (OwnerColumns::of(owner), self.now());
         let values = own.and(&[&now]);
-        let found = rows(transaction, LOCK, &self.inner.statements.lock_in, &values).await?;
-        Ok(if found.is_empty() { Fenced::Superseded } else { Fenced::Written(()) })
+        if !rows(transaction, LOCK, &self.inner.statements.lock_in, &values).await?.is_empty() {
+            return Ok(Fenced::Written(()));
+        }
+        let values: [&(dyn ToSql + Sync); 3] = [&owner.scope().as_str(), &owner.key().as_str(), &now];
+        if let Some(row) = rows(transaction, LOCK, &self.inner.statements.read, &values).await?.first() {
+            records::record(row, LOCK)?; // of a newer format, it would be no answer
+        }
+        Ok(Fenced::Superseded)
     }
 
     /// Claims in a transaction of the caller's, for operations whose effects are all in this database: claim, business
     /// rows and completion ([`complete_in`](PostgresStore::complete_in)) are committed together, and nobody ever sees
     /// the attempt in progress. A crash or a rollback leaves nothing, so no lease has to lapse.
     ///
-    /// Let it be the first statement, and roll back unless the answer is Claimed or TakenOver. A rival for the key, in a
+    /// Let it be the first statement, and roll back unless the answer is Claimed or TakenOver: until the transaction ends,
+    /// the key is locked whatever the answer is (idle for five minutes at most, as with `complete_in`). A rival for the key, in a
     /// transaction or not, waits up to [`Builder::rival_wait`](crate::Builder::rival_wait) for this one to end, and
     /// then gets the replay, or a Conflict; claims of other keys are not held up. Above READ COMMITTED a claim that had
     /// to wait ends in a serialization failure: do the transaction again.
+    ///
+    /// `Idempotency::prepare` of idem-runner makes the claim of a request.
     ///
     /// A transaction that is committed without a completion leaves the record in progress, as any claim does.
     ///
@@ -197,33 +238,11 @@ impl PostgresStore {
         }
     }
 
-    /// The completion as a statement, for transactions of other drivers (sqlx, diesel): run it in the caller's
-    /// transaction, as the last thing before the commit.
-    ///
-    /// If it changes exactly one row the attempt still owned its key: commit, and send the response. If it changes none,
-    /// another attempt does: roll back. The transaction must be durable (`synchronous_commit` not off); above READ
-    /// COMMITTED its first statement should be the one of [`lock_statement`](PostgresStore::lock_statement).
-    pub fn completion_statement(&self, completion: &Completion) -> CompletionStatement {
-        let owner = completion.owner();
-        let mut parameters = owner_parameters(owner);
-        parameters.push(Parameter::Bytes(completion.response().encode()));
-        parameters.push(Parameter::BigInt(Some(millis(completion.retention().standard()))));
-        parameters.push(Parameter::BigInt(self.now()));
-        CompletionStatement { sql: self.inner.statements.complete_in.text.clone(), parameters, rows: 1 }
-    }
-
-    /// What [`lock_in`](PostgresStore::lock_in) runs, for transactions of other drivers. It returns one row while the
-    /// attempt owns its key, else none: roll back.
-    pub fn lock_statement(&self, owner: &Owner) -> CompletionStatement {
-        let mut parameters = owner_parameters(owner);
-        parameters.push(Parameter::BigInt(self.now()));
-        CompletionStatement { sql: self.inner.statements.lock_in.text.clone(), parameters, rows: 1 }
-    }
-
     /// The caller's transaction in the form in which a record can be completed and committed with it in one step:
     /// [`Transaction::commit_with`](idem_core::Transaction::commit_with). What `attempt.commit` takes.
     ///
-    /// It must be the outermost transaction: the commit of a savepoint commits nothing.
+    /// It must be the outermost transaction: the commit of a savepoint commits nothing, and is refused with a store error
+    /// of kind contract.
     ///
     /// A transaction that is done again because the reply to the first COMMIT was lost is rolled back if the first was
     /// committed after all, and answered with the recorded response.
@@ -235,53 +254,13 @@ impl PostgresStore {
 /// What came of a completion in a transaction.
 enum Completed {
     /// It is part of the transaction.
-    Now(Response),
+    Now {
+        response: Response,
+        is_within_savepoint: bool,
+    },
     /// The same attempt had completed with this response: earlier in the transaction, or in another.
     Before(Response),
     Superseded,
-}
-
-/// A statement for a driver of the caller's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CompletionStatement {
-    /// The SQL, with parameters `$1`, `$2` and so on.
-    pub sql: String,
-    /// The values of the parameters, in their order.
-    pub parameters: Vec<Parameter>,
-    /// How many rows it changes or returns while the attempt owns its key.
-    pub rows: u64,
-}
-
-/// The value of a parameter, of the type that the statement expects.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Parameter {
-    /// `text`
-    Text(String),
-    /// `bytea`
-    Bytes(Vec<u8>),
-    /// `bigint`, or null.
-    BigInt(Option<i64>),
-}
-
-impl std::fmt::Debug for Parameter {
-    /// Without the bytes, which are tokens and responses.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Text(text) => f.debug_tuple("Text").field(&text.len()).finish(),
-            Self::Bytes(bytes) => f.debug_tuple("Bytes").field(&bytes.len()).finish(),
-            Self::BigInt(number) => f.debug_tuple("BigInt").field(number).finish(),
-        }
-    }
-}
-
-fn owner_parameters(owner: &Owner) -> Vec<Parameter> {
-    let attempt = owner.attempt();
-    vec![
-        Parameter::Text(owner.scope().as_str().into()),
-        Parameter::Text(owner.key().as_str().into()),
-        Parameter::Bytes(attempt.token.as_bytes().to_vec()),
-        Parameter::BigInt(Some(attempt.number.into())),
-    ]
 }
 
 /// Runs a statement without a name, which leaves nothing behind in the caller's session.
@@ -366,6 +345,8 @@ impl<'c> PostgresTransaction<'c> {
 }
 
 impl<'c> Transaction for PostgresTransaction<'c> {
+    /// It ends within [`Builder::timeout`](crate::Builder::timeout), with an error of kind unavailable if it took longer.
+    ///
     /// # Cancellation safety
     ///
     /// A future that is dropped rolls back, unless the commit was already on its way: then the record tells.
@@ -374,32 +355,31 @@ impl<'c> Transaction for PostgresTransaction<'c> {
     fn commit_with(self, completion: Completion) -> Self::Committed {
         let Self { store, transaction } = self;
         Box::pin(async move {
-            // On an error the transaction is dropped, which rolls it back.
-            let response = match store.completed_in(transaction.inner(), &completion).await? {
-                Completed::Now(response) => response,
-                // An earlier transaction was committed, and the reply to that lost. What this one did, that one did.
-                Completed::Before(response) if store.is_committed(completion.owner()).await? => {
-                    let _ = transaction.rollback().await;
-                    return Ok(response);
-                }
-                Completed::Before(response) => response,
-                Completed::Superseded => {
-                    // Whether it arrives or not, nothing of it is committed.
-                    let _ = transaction.rollback().await;
-                    return Err(CommitError::Superseded);
-                }
-            };
-            transaction.commit().await.map_err(not_committed)?;
-            let owner = completion.owner();
-            store.inner.waiters.wake(wait::bell(owner.scope(), owner.key()));
-            Ok(response)
+            let limit = store.inner.connections.timeout;
+            match timeout(limit, store.commit(transaction, &completion)).await {
+                Ok(committed) => committed,
+                Err(_) => Err(too_slow(
+                    COMPLETE,
+                    "the transaction may have been committed, which the record tells; it took",
+                    limit,
+                )
+                .into()),
+            }
         })
     }
 }
 
+fn within_savepoint() -> StoreError {
+    let message = "the transaction is within a savepoint of another, so that its commit would commit nothing; complete in \
+        the outermost transaction, or in the savepoint with complete_in";
+    store_error(StoreErrorKind::Contract, COMPLETE, message)
+}
+
 /// A commit that failed: the server's word says that nothing was committed, and without one the record tells.
 fn not_committed(error: tokio_postgres::Error) -> StoreError {
-    if error.as_db_error().is_some() {
+    // Classes 08 and 57 are about the connection, and said by a pooler that has lost its own, too.
+    let is_servers = error.code().is_some_and(|code| !["08", "57"].contains(&&code.code()[..2]));
+    if is_servers {
         let kind = judge(&error).kind;
         let message = format!("the commit failed, and nothing was committed (PostgreSQL: {})", described(&error));
         return store_error(kind, COMPLETE, message).with_source(error);

@@ -37,7 +37,7 @@ pub(crate) trait Help {
     /// Reads the record.
     async fn read(&self) -> Result<Option<Snapshot>, StoreError>;
 
-    /// Asks the server to say when the attempt ends. Says whether it can be heard.
+    /// Asks the server to say when the attempt ends. Says whether it will, and can be heard; asked again if not.
     async fn listen(&self) -> bool;
 }
 
@@ -67,7 +67,7 @@ impl Waiters {
         help: &impl Help,
     ) -> Result<Option<Snapshot>, StoreError> {
         let end = Instant::now().checked_add(at_most);
-        let mut poll = None;
+        let mut is_told = false;
         loop {
             // Hears from here on, awaited or not, and looks then, or what happens in between would be missed.
             let woken = self.bell(bell).notified();
@@ -76,11 +76,12 @@ impl Waiters {
             if !is_in_progress(snapshot.as_ref(), seen) || left.is_zero() {
                 return Ok(snapshot);
             }
-            let Some(poll) = poll else {
+            if !is_told && help.listen().await {
                 // The attempt may have ended before the server knew that someone listens, so another look follows.
-                poll = Some(if help.listen().await { POLL_BEHIND_NOTIFICATIONS } else { POLL });
+                is_told = true;
                 continue;
-            };
+            }
+            let poll = if is_told { POLL_BEHIND_NOTIFICATIONS } else { POLL };
             // Either way the next step is to look.
             let _ = timeout(left.min(poll), woken).await;
         }

@@ -12,7 +12,8 @@ use common::{
 };
 use futures_util::future::{BoxFuture, join, join_all};
 use idem_core::{
-    Answer, CommitError, Completion, Fenced, Owner, Resolve, Response, State, Store, StoreErrorKind, Transaction as _,
+    Answer, Checkpoint, CommitError, Completion, Fenced, OnLapse, Owner, Resolve, Response, Retention, State, Store,
+    StoreErrorKind, Transaction as _,
 };
 use idem_postgres::{
     Parameter, PostgresStore,
@@ -154,6 +155,7 @@ async fn an_attempt_with_the_right_token_and_another_number_commits_nothing() {
     let resolve = Resolve::new(scope(), key("k"), owner.attempt(), owner.attempt().token);
     assert!(matches!(store.resolve(&resolve).await.unwrap(), Fenced::Written(_)));
     let transaction = begin(&mut client, IsolationLevel::ReadCommitted).await;
+    assert_eq!(store.lock_in(&transaction, &owner).await.unwrap(), Fenced::Superseded);
     pay(&transaction, &place, "k").await;
     let error = store.in_transaction(transaction).commit_with(completion(&owner)).await.unwrap_err();
     assert!(matches!(error, CommitError::Superseded), "{error:?}");
@@ -330,6 +332,7 @@ fn to_sql(parameter: &Parameter) -> &(dyn ToSql + Sync) {
         Parameter::Text(text) => text,
         Parameter::Bytes(bytes) => bytes,
         Parameter::BigInt(number) => number,
+        other => panic!("a parameter of another type: {other:?}"),
     }
 }
 
@@ -604,4 +607,260 @@ async fn a_wait_ends_when_a_transaction_completes_the_record() {
     transaction.commit().await.unwrap();
     eventually("the wait ends", async || waiting.is_finished()).await;
     assert_eq!(waiting.await.unwrap().unwrap().record.state, State::Done(response()));
+}
+
+#[tokio::test]
+async fn a_transaction_that_is_done_again_by_hand_is_told_to_roll_back() {
+    let (place, store, mut client) = payments("by_hand").await;
+    for level in LEVELS {
+        let name = format!("{level:?}");
+        let owner = own(&store, &claim_of(&name)).await;
+        for (expected, paid_then) in [(Fenced::Written(response()), 1), (Fenced::Superseded, 1)] {
+            let transaction = begin(&mut client, level).await;
+            pay(&transaction, &place, &name).await;
+            let answer = store.complete_in(&transaction, &completion(&owner)).await.unwrap();
+            assert_eq!(answer, expected, "{name}");
+            match answer {
+                Fenced::Written(_) => transaction.commit().await.unwrap(),
+                Fenced::Superseded => transaction.rollback().await.unwrap(),
+            }
+            assert_eq!(paid(&place, &name).await, paid_then, "{name}");
+        }
+        let transaction = begin(&mut client, level).await;
+        assert_eq!(store.lock_in(&transaction, &owner).await.unwrap(), Fenced::Superseded, "it has ended");
+        transaction.rollback().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_commit_of_a_savepoint_is_refused_as_it_would_commit_nothing() {
+    let (place, store, mut client) = payments("savepoint").await;
+    let owner = own(&store, &claim_of("k")).await;
+    let mut outer = begin(&mut client, IsolationLevel::ReadCommitted).await;
+    let inner = outer.transaction().await.unwrap();
+    pay(&inner, &place, "k").await;
+    match store.in_transaction(inner).commit_with(completion(&owner)).await {
+        Err(CommitError::Store(error)) => {
+            assert_eq!(error.kind(), StoreErrorKind::Contract, "{error}");
+            assert!(error.to_string().contains("savepoint"), "{error}");
+        }
+        other => panic!("it was answered {other:?}"),
+    }
+    outer.commit().await.unwrap();
+    assert_eq!(paid(&place, "k").await, 0);
+    assert_eq!(word(&claim(&store, &claim_of("k")).await), "Conflict", "the attempt is still in progress");
+}
+
+#[tokio::test]
+async fn a_transaction_that_holds_a_key_may_not_lie_idle_for_ever_unless_the_session_says_how_long() {
+    let (place, store, mut client) = payments("idle").await;
+    let limit = async |transaction: &Transaction<'_>| -> String {
+        transaction.query_one("SHOW idle_in_transaction_session_timeout", &[]).await.unwrap().get(0)
+    };
+    for own_limit in [None, Some("7s")] {
+        if let Some(own_limit) = own_limit {
+            client.batch_execute(&format!("SET idle_in_transaction_session_timeout = '{own_limit}'")).await.unwrap();
+        }
+        let expected = own_limit.unwrap_or("5min");
+        for door in ["complete_in", "lock_in", "claim_in"] {
+            let name = format!("{door} {expected}");
+            let transaction = begin(&mut client, IsolationLevel::ReadCommitted).await;
+            match door {
+                "claim_in" => drop(granted(store.claim_in(&transaction, &claim_of(&name)).await.unwrap())),
+                "lock_in" => drop(store.lock_in(&transaction, &own(&store, &claim_of(&name)).await).await.unwrap()),
+                _ => {
+                    let owner = own(&store, &claim_of(&name)).await;
+                    drop(store.complete_in(&transaction, &completion(&owner)).await.unwrap());
+                }
+            }
+            assert_eq!(limit(&transaction).await, expected, "{door}");
+            transaction.rollback().await.unwrap();
+        }
+        let after: String = client.query_one("SHOW idle_in_transaction_session_timeout", &[]).await.unwrap().get(0);
+        assert_eq!(after, own_limit.unwrap_or("0"), "the session is as it was");
+    }
+    drop(place);
+}
+
+#[tokio::test]
+async fn a_rival_waits_for_a_transaction_that_claims_a_record_which_is_there_already() {
+    let place = Place::new("there_already");
+    let store = place.builder().rival_wait(PATIENCE).connect().await.unwrap();
+    let mut client = place.connect().await;
+    for start in ["released", "expired", "lapsed"] {
+        let first = own(&store, &claim_of(start)).await;
+        match start {
+            "released" => drop(store.release(&first).await.unwrap()),
+            "expired" => place.clock.advance(retention().standard()),
+            _ => place.clock.advance(LEASE),
+        }
+        let transaction = begin(&mut client, IsolationLevel::ReadCommitted).await;
+        let grant = granted(store.claim_in(&transaction, &claim_of(start)).await.unwrap());
+        let rival = tokio::spawn({
+            let (store, claim) = (store.clone(), claim_of(start));
+            async move { common::claim(&store, &claim).await }
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!rival.is_finished(), "{start}: it did not wait");
+        assert_eq!(
+            store.complete_in(&transaction, &completion(grant.owner())).await.unwrap(),
+            Fenced::Written(response())
+        );
+        transaction.commit().await.unwrap();
+        assert_eq!(word(&rival.await.unwrap()), "Replay", "{start}");
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_that_was_open_for_long_is_judged_by_the_time_of_its_statements() {
+    let place = Place::new("open_for_long");
+    // By the server's clock.
+    let store = PostgresStore::builder(&place.url).table(&place.table).timeout(PATIENCE).connect().await.unwrap();
+    let short = Duration::from_secs(1);
+    let brief = |name: &str| claim_of(name).with_lease(short).with_retention(Retention::new(short));
+    let (locked, completed) = (own(&store, &brief("locked")).await, own(&store, &brief("completed")).await);
+    own(&store, &brief("claimed")).await;
+    let mut client = place.connect().await;
+    let transaction = client.transaction().await.unwrap();
+    let begin = "SELECT floor(date_part('epoch', transaction_timestamp()) * 1000)::int8";
+    let begun: i64 = transaction.query_one(begin, &[]).await.unwrap().get(0);
+    tokio::time::sleep(short + Duration::from_millis(100)).await;
+    // All of them have expired since the transaction began.
+    assert_eq!(store.lock_in(&transaction, &locked).await.unwrap(), Fenced::Superseded);
+    assert_eq!(store.complete_in(&transaction, &completion(&completed)).await.unwrap(), Fenced::Superseded);
+    let over = store.claim_in(&transaction, &claim_of("claimed")).await.unwrap();
+    assert!(matches!(&over, Answer::Claimed(grant) if grant.number() == 1), "{over:?}");
+    assert_eq!(word(&store.claim_in(&transaction, &claim_of("fresh")).await.unwrap()), "Claimed");
+    transaction.commit().await.unwrap();
+    let claimed = record(&store, "fresh").await.unwrap().claimed.as_millis();
+    assert!(claimed - begun >= 1_100, "it was claimed {} ms after the transaction began", claimed - begun);
+}
+
+/// A row, but for what its claim and attempt are told apart by.
+async fn row(client: &Client, place: &Place, name: &str) -> String {
+    let table = &place.table;
+    let text = format!("SELECT (to_jsonb(r) - 'key' - 'token')::text FROM {table} r WHERE key = '{name}'");
+    client.query_one(&text, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test]
+async fn a_claim_writes_the_same_row_alone_in_a_group_and_in_a_transaction() {
+    let place = Place::new("same_claim");
+    let (store, mut client) = (place.open().await, place.connect().await);
+    let (short, long) = (Duration::from_secs(60), Duration::from_secs(60 * 60));
+    for (number, (lease, kept, rule)) in
+        [(short, long, OnLapse::TakeOver), (long, short, OnLapse::TakeOver), (short, long, OnLapse::Hold)]
+            .into_iter()
+            .enumerate()
+    {
+        let retention = Retention::new(kept).with_held(2 * kept);
+        let of = |name: &str| {
+            claim_of(&format!("{name} {number}")).with_lease(lease).with_retention(retention).with_on_lapse(rule)
+        };
+        own(&store, &of("alone")).await;
+        // The first of them goes by itself, and the others together.
+        let together: Vec<_> = (0..4).map(|of_group| of(&format!("group-{of_group}"))).collect();
+        join_all(together.iter().map(|claim| own(&store, claim))).await;
+        let transaction = client.transaction().await.unwrap();
+        granted(store.claim_in(&transaction, &of("transaction")).await.unwrap());
+        transaction.commit().await.unwrap();
+        let alone = row(&client, &place, &format!("alone {number}")).await;
+        for name in ["group-0", "group-1", "group-2", "group-3", "transaction"] {
+            assert_eq!(row(&client, &place, &format!("{name} {number}")).await, alone, "{name} {number}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_completion_writes_the_same_row_alone_and_in_a_transaction() {
+    let place = Place::new("same_completion");
+    let (store, mut client) = (place.open().await, place.connect().await);
+    // Until after the claim's retention; before that; before the end of the lease.
+    for (number, kept) in [2 * 3600, 600, 1].into_iter().enumerate() {
+        let kept = Retention::new(Duration::from_secs(kept));
+        let (alone, within) = (format!("alone {number}"), format!("within {number}"));
+        let mut owners = Vec::new();
+        for name in [&alone, &within] {
+            let owner = own(&store, &claim_of(name).with_retention(retention())).await;
+            let note = Checkpoint::new("charge", "ch_1").unwrap();
+            assert!(matches!(store.checkpoint(&owner, &note).await.unwrap(), Fenced::Written(_)));
+            owners.push(owner);
+        }
+        place.clock.advance(LEASE / 2);
+        assert!(matches!(store.complete(&owners[0], &response(), kept).await.unwrap(), Fenced::Written(_)));
+        let transaction = client.transaction().await.unwrap();
+        let completion = Completion::new(owners[1].clone(), response(), kept);
+        assert_eq!(store.complete_in(&transaction, &completion).await.unwrap(), Fenced::Written(response()));
+        transaction.commit().await.unwrap();
+        assert_eq!(row(&client, &place, &within).await, row(&client, &place, &alone).await);
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_with_the_right_number_and_another_token_commits_nothing() {
+    let (place, store, mut client) = payments("tokens").await;
+    let owner = own(&store, &claim_of("k")).await;
+    store.purge(&scope(), std::num::NonZeroUsize::MAX).await.unwrap();
+    assert_eq!(own(&store, &claim_of("k")).await.attempt().number, owner.attempt().number);
+    let transaction = begin(&mut client, IsolationLevel::ReadCommitted).await;
+    assert_eq!(store.lock_in(&transaction, &owner).await.unwrap(), Fenced::Superseded);
+    pay(&transaction, &place, "k").await;
+    let error = store.in_transaction(transaction).commit_with(completion(&owner)).await.unwrap_err();
+    assert!(matches!(error, CommitError::Superseded), "{error:?}");
+    assert_eq!(paid(&place, "k").await, 0);
+}
+
+#[tokio::test]
+async fn a_commit_that_the_server_refuses_is_said_to_have_committed_nothing() {
+    let (place, store, mut client) = payments("refused").await;
+    let owner = own(&store, &claim_of("k")).await;
+    let deferred = "ALTER TABLE refused_payments ADD UNIQUE (name) DEFERRABLE INITIALLY DEFERRED";
+    client.batch_execute(deferred).await.unwrap();
+    let transaction = begin(&mut client, IsolationLevel::ReadCommitted).await;
+    pay(&transaction, &place, "k").await;
+    pay(&transaction, &place, "k").await;
+    match store.in_transaction(transaction).commit_with(completion(&owner)).await.unwrap_err() {
+        CommitError::Store(error) => assert!(error.to_string().contains("nothing was committed"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(record(&store, "k").await.unwrap().state, State::InProgress);
+}
+
+#[tokio::test]
+async fn a_completion_in_a_transaction_that_has_failed_already_is_a_breach_of_contract() {
+    let (_, store, mut client) = payments("failed_already").await;
+    let owner = own(&store, &claim_of("k")).await;
+    let transaction = begin(&mut client, IsolationLevel::ReadCommitted).await;
+    transaction.batch_execute("SELECT 1 / 0").await.unwrap_err();
+    let error = store.complete_in(&transaction, &completion(&owner)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Contract, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_that_meets_a_strangers_lock_is_not_answered_before_it_is_made() {
+    let (place, store, mut client) = payments("renewed_late").await;
+    let owner = own(&store, &claim_of("k")).await;
+    let lease_end = record(&store, "k").await.unwrap().lease_end;
+    let transaction = client.transaction().await.unwrap();
+    transaction.batch_execute("SELECT FROM renewed_late FOR UPDATE").await.unwrap();
+    place.clock.advance(LEASE / 2);
+    let renewal = tokio::spawn({
+        let store = store.clone();
+        async move { store.renew(&owner, LEASE).await.unwrap() }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    transaction.rollback().await.unwrap();
+    assert_eq!(renewal.await.unwrap(), Fenced::Written(()));
+    assert_eq!(record(&store, "k").await.unwrap().lease_end, lease_end.after(LEASE / 2));
+}
+
+#[tokio::test]
+async fn a_key_that_is_being_completed_in_one_table_is_free_in_another() {
+    let (place, store, mut client) = payments("table_one").await;
+    let other = Place::at(&place.url, "table_two").open().await;
+    let owner = own(&store, &claim_of("k")).await;
+    let transaction = begin(&mut client, IsolationLevel::ReadCommitted).await;
+    store.complete_in(&transaction, &completion(&owner)).await.unwrap();
+    assert_eq!(word(&claim(&other, &claim_of("k")).await), "Claimed");
+    transaction.rollback().await.unwrap();
 }

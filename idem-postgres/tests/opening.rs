@@ -4,7 +4,7 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
-use idem_core::{Store, StoreErrorKind};
+use idem_core::{Key, Scope, Store, StoreErrorKind};
 use idem_postgres::{
     OpenError, PostgresStore,
     tokio_postgres::{self, Client, NoTls},
@@ -62,6 +62,9 @@ async fn settings_that_can_not_be_are_refused_when_it_is_built() {
     let built = PostgresStore::builder("postgres://u@h/d?sslmode=verify-full&sslrootcert=/no/such/file").build();
     let Err(error @ OpenError::Tls { .. }) = built else { panic!("it was built") };
     assert!(error.to_string().contains("/no/such/file"), "{error}");
+    let built = PostgresStore::builder("postgres://u@h/d?sslmode=verify-full&sslrootcert=/dev/null").build();
+    let Err(error @ OpenError::Tls { .. }) = built else { panic!("it was built") };
+    assert!(error.to_string().contains("there are none in it"), "{error}");
 }
 
 #[tokio::test]
@@ -123,7 +126,7 @@ async fn rights_that_are_missing_are_named() {
     // One that may not even make the table where there is none.
     let empty = postgres().create_database(&[]);
     let shown = refused(&as_user(&empty, &user)).await;
-    assert!(shown.contains("lacks rights"), "{shown}");
+    assert!(shown.contains("lacks the rights to make"), "{shown}");
     admin.batch_execute(&format!("DROP OWNED BY {user}; DROP ROLE {user}")).await.unwrap();
 }
 
@@ -212,6 +215,7 @@ async fn tls_takes_the_servers_word_as_far_as_sslmode_says() {
         (format!("{}?sslmode=verify-ca&sslrootcert={}", wrong.localhost_url(), stranger.display()), false),
         (format!("{}?sslmode=require&sslrootcert={}", wrong.localhost_url(), stranger.display()), false),
         // No authority that the system knows vouches for it.
+        (format!("{}?sslmode=verify-ca", right.localhost_url()), false),
         (format!("{}?sslmode=verify-full", right.localhost_url()), false),
     ] {
         let connected = encrypted(&url).await;
@@ -219,6 +223,17 @@ async fn tls_takes_the_servers_word_as_far_as_sslmode_says() {
     }
     let sessions = "SELECT count(*) FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid)
         WHERE a.application_name = 'idem' AND NOT s.ssl";
+    for (mode, expected) in [("disable", false), ("prefer", true), ("require", true)] {
+        let url = format!("{}?sslmode={mode}&application_name={mode}", right.url());
+        let store = PostgresStore::connect(&url).await.unwrap();
+        store.read(&Scope::global(), &Key::new("k").unwrap()).await.unwrap();
+        let is_encrypted = format!(
+            "SELECT bool_and(s.ssl) FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid)
+            WHERE a.application_name = '{mode}'"
+        );
+        let is_encrypted: bool = client(&right.url()).await.query_one(&is_encrypted, &[]).await.unwrap().get(0);
+        assert_eq!(is_encrypted, expected, "{mode}");
+    }
     let store = PostgresStore::connect(&format!("{}?sslmode=require", right.url())).await.unwrap();
     let plain = client(&right.url()).await.query_one(sessions, &[]).await.unwrap().get::<_, i64>(0);
     assert_eq!(plain, 0);
@@ -228,4 +243,44 @@ async fn tls_takes_the_servers_word_as_far_as_sslmode_says() {
     if postgres().is_private() {
         assert!(PostgresStore::connect(&url).await.is_err());
     }
+}
+
+#[tokio::test]
+async fn a_function_that_the_user_may_not_run_is_refused() {
+    let url = postgres().create_database(&[]);
+    PostgresStore::connect(&url).await.unwrap();
+    let admin = client(&url).await;
+    let user = format!("caller_{}", std::process::id());
+    admin
+        .batch_execute(&format!(
+            "CREATE ROLE {user} LOGIN; GRANT ALL ON idem_records, idem_records_schema TO {user};
+            REVOKE EXECUTE ON FUNCTION idem_records_claim FROM PUBLIC"
+        ))
+        .await
+        .unwrap();
+    let shown = refused(&as_user(&url, &user)).await;
+    assert!(shown.contains("EXECUTE on the function"), "{shown}");
+    admin.batch_execute(&format!("DROP OWNED BY {user}; DROP ROLE {user}")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_has_no_connection_left_is_unavailable() {
+    let url = postgres().create_database(&[]);
+    let user = format!("crowd_{}", std::process::id());
+    let admin = client(&url).await;
+    admin.batch_execute(&format!("CREATE ROLE {user} LOGIN CONNECTION LIMIT 0")).await.unwrap();
+    let connected = PostgresStore::connect(&as_user(&url, &user)).await;
+    admin.batch_execute(&format!("DROP ROLE {user}")).await.unwrap();
+    let Err(OpenError::Store(error)) = connected else { panic!("it was connected") };
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_in_utf8_is_refused() {
+    let server = PrivatePostgres::start(Settings::new());
+    let make = "CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
+    client(&server.url()).await.batch_execute(make).await.unwrap();
+    let (base, _) = server.url().rsplit_once('/').map(|(base, name)| (base.to_owned(), name.to_owned())).unwrap();
+    let shown = refused(&format!("{base}/latin")).await;
+    assert!(shown.contains("encoding is LATIN1"), "{shown}");
 }

@@ -11,9 +11,10 @@ use common::{
     Place, Random, claim, claim_of, complete, fingerprint, granted, key, number, own, record, response, scope, token,
     word,
 };
-use futures_util::future::join3;
+use futures_util::future::{join_all, join3};
 use idem_core::{
-    Answer, Checkpoint, Claim, Fenced, Key, Origin, Response, Retention, Scope, Store, StoreErrorKind, Timestamp,
+    Answer, Checkpoint, Claim, Completion, Fenced, Key, Origin, Response, Retention, Scope, Store, StoreErrorKind,
+    Timestamp,
 };
 use idem_postgres::PostgresStore;
 use test_servers::postgres;
@@ -283,5 +284,54 @@ async fn a_row_of_a_newer_version_or_a_damaged_one_is_said_and_not_guessed() {
             assert_eq!(error.kind(), kind, "{damage}: {error}");
             assert!(!error.to_string().contains("k-"), "{error}");
         }
+    }
+}
+
+#[tokio::test]
+async fn leases_and_retentions_without_end_last_to_the_end_of_time() {
+    let place = Place::new("without_end");
+    let (store, mut client) = (place.open().await, place.connect().await);
+    let (end, forever) = (Timestamp::from_millis(i64::MAX), Retention::new(Duration::MAX));
+    let names = ["renewed", "completed", "held", "completed_in", "claimed"];
+    let claims = names.map(|name| claim_of(name).with_lease(Duration::MAX).with_retention(forever));
+    // The first of them goes by itself, and the others together.
+    let owners = join_all(claims.iter().map(|claim| own(&store, claim))).await;
+    for name in names {
+        let found = record(&store, name).await.unwrap();
+        assert_eq!((found.lease_end, found.expiry), (end, end), "{name}");
+    }
+    assert_eq!(store.renew(&owners[0], Duration::MAX).await.unwrap(), Fenced::Written(()));
+    assert!(matches!(store.complete(&owners[1], &response(), forever).await.unwrap(), Fenced::Written(_)));
+    assert_eq!(store.hold(&owners[2], forever).await.unwrap(), Fenced::Written(()));
+    let transaction = client.transaction().await.unwrap();
+    let completion = Completion::new(owners[3].clone(), response(), forever);
+    assert!(matches!(store.complete_in(&transaction, &completion).await.unwrap(), Fenced::Written(_)));
+    transaction.commit().await.unwrap();
+    for name in names {
+        assert_eq!(record(&store, name).await.unwrap().expiry, end, "{name}");
+    }
+    assert_eq!(store.sweep(std::num::NonZeroUsize::MAX).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn claims_of_two_keys_under_one_token_that_travel_together_are_answered_apart() {
+    let place = Place::new("one_token");
+    let store = place.open().await;
+    for order in 0..2 {
+        let (taken, free) = (format!("taken {order}"), format!("free {order}"));
+        own(&store, &claim_of(&taken)).await;
+        let token = token();
+        let of = |name: &str| Claim::new(scope(), key(name), token, fingerprint("the request"));
+        let mut claims = [claim_of(&format!("head {order}")), of(&taken), of(&free)];
+        if order == 1 {
+            claims.swap(1, 2);
+        }
+        // The first goes by itself, and the others come meanwhile.
+        let answers = join_all(claims.iter().map(|of| claim(&store, of))).await;
+        let mut words: Vec<_> = answers.iter().map(word).collect();
+        if order == 1 {
+            words.swap(1, 2);
+        }
+        assert_eq!(words, ["Claimed", "Conflict", "Claimed"]);
     }
 }

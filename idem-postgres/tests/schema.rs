@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use idem_core::{Claim, Fingerprint, Key, Scope, Store, StoreErrorKind, Token};
+use idem_core::{
+    Claim, Completion, Fenced, Fingerprint, Key, Owner, Response, Retention, Scope, Store, StoreError, StoreErrorKind,
+    Token,
+};
 use idem_postgres::{
     OpenError, PostgresStore,
     tokio_postgres::{self, Client, NoTls},
@@ -105,6 +108,15 @@ async fn a_newer_schema_is_refused_and_left_as_it_is() {
     assert_eq!(versions, 2);
 }
 
+async fn complete_in(store: &PostgresStore, url: &str, owner: &Owner) -> Result<Fenced<Response>, StoreError> {
+    let mut client = client(url).await;
+    let transaction = client.transaction().await.unwrap();
+    let completion = Completion::new(owner.clone(), Response::new(200), Retention::default());
+    let answer = store.complete_in(&transaction, &completion).await;
+    transaction.commit().await.unwrap();
+    answer
+}
+
 #[tokio::test]
 async fn a_record_of_a_newer_format_is_refused_and_never_guessed_or_overwritten() {
     let url = postgres().create_database(&[]);
@@ -121,6 +133,7 @@ async fn a_record_of_a_newer_format_is_refused_and_never_guessed_or_overwritten(
         store.complete(owner, &idem_core::Response::new(200), idem_core::Retention::default()).await.unwrap_err(),
         store.release(owner).await.unwrap_err(),
         store.renew(owner, std::time::Duration::from_secs(9)).await.unwrap_err(),
+        complete_in(&store, &url, owner).await.unwrap_err(),
     ];
     for error in errors {
         assert_eq!(error.kind(), StoreErrorKind::Configuration, "{error}");
@@ -147,5 +160,58 @@ fn a_name_that_could_be_something_else_in_a_statement_is_refused() {
         assert!(matches!(built, Err(OpenError::Name { setting: "table", .. })), "{name:?}");
         let built = PostgresStore::builder("postgres://u@h/d").schema(name).build();
         assert!(matches!(built, Err(OpenError::Name { setting: "schema", .. })), "{name:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_make_the_table_is_told_what_it_needs() {
+    let url = postgres().create_database(&[]);
+    let admin = client(&url).await;
+    let user = format!("maker_{}", std::process::id());
+    let database = "DO $$ BEGIN EXECUTE format('REVOKE CREATE ON DATABASE %I FROM PUBLIC', current_database()); END $$";
+    admin
+        .batch_execute(&format!(
+            "CREATE ROLE {user} LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC; {database}; CREATE SCHEMA own AUTHORIZATION {user}"
+        ))
+        .await
+        .unwrap();
+    let (_, rest) = url.split_once('@').unwrap();
+    let as_user = format!("postgres://{user}@{rest}");
+    for schema in ["public", "elsewhere"] {
+        let Err(OpenError::Store(error)) = PostgresStore::builder(&as_user).schema(schema).connect().await else {
+            panic!("{schema}: it was opened");
+        };
+        assert_eq!(error.kind(), StoreErrorKind::Configuration, "{error}");
+        assert!(error.to_string().contains("CREATE on the schema"), "{error}");
+    }
+    // A schema of its own needs no right to make schemas.
+    PostgresStore::builder(&as_user).schema("own").connect().await.unwrap();
+    admin.batch_execute(&format!("DROP OWNED BY {user}; DROP ROLE {user}")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_claim_in_a_transaction_makes_the_table_too_where_it_is_the_first_operation() {
+    let url = postgres().create_database(&[]);
+    let store = PostgresStore::builder(&url).build().unwrap();
+    let mut client = client(&url).await;
+    let transaction = client.transaction().await.unwrap();
+    let answer = store.claim_in(&transaction, &claim(1)).await.unwrap();
+    assert!(matches!(answer, idem_core::Answer::Claimed(_)), "{answer:?}");
+}
+
+#[tokio::test]
+async fn another_version_of_the_schema_is_refused_where_somebody_else_migrates() {
+    let url = postgres().create_database(&[]);
+    PostgresStore::connect(&url).await.unwrap();
+    let client = client(&url).await;
+    for (set, parts) in [
+        ("UPDATE idem_records_schema SET version = 7", ["has version 7", "update idem"]),
+        ("UPDATE idem_records_schema SET version = 0", ["has version 0", "run PostgresStore::migrate"]),
+    ] {
+        client.batch_execute(set).await.unwrap();
+        let store = PostgresStore::builder(&url).without_migrating().build().unwrap();
+        let error = store.check().await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Configuration, "{error}");
+        assert!(parts.iter().all(|part| error.to_string().contains(part)), "{error}");
     }
 }

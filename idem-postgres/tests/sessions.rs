@@ -6,14 +6,15 @@
 mod common;
 
 use std::{
+    num::NonZeroUsize,
     process::{Command, Stdio},
     sync::Arc,
     time::Duration,
 };
 
 use common::{
-    LEASE, PATIENCE, Place, claim, claim_of, complete, connect, fingerprint, granted, key, number, own, record,
-    response, retention, scope, word,
+    LEASE, PATIENCE, Place, claim, claim_of, complete, connect, eventually, fingerprint, granted, key, number, own,
+    record, response, retention, scope, word,
 };
 use futures_util::future::join_all;
 use idem_core::{Answer, Completion, Fenced, Response, Store};
@@ -273,4 +274,39 @@ async fn a_store_goes_on_in_another_runtime_after_its_first_has_ended() {
     });
     complete(&store, &owner).await;
     assert!(timeout(PATIENCE, waiting).await.unwrap().unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_makes_no_more_connections_than_it_may() {
+    let place = Place::new("at_most");
+    for by_pool in [false, true] {
+        let application = if by_pool { "at_most_by_pool" } else { "at_most_by_setting" };
+        let url = format!("{}?application_name={application}", place.url);
+        let builder = match by_pool {
+            true => from_pool(&place, &pool(&url, RecyclingMethod::Fast, 2)),
+            false => place.builder_through(&url).max_connections(NonZeroUsize::new(2).unwrap()),
+        };
+        let store = builder.connect().await.unwrap();
+        let claims: Vec<_> = (0..12).map(|number| claim_of(&format!("{application} {number}"))).collect();
+        let owners = join_all(claims.iter().map(|claim| own(&store, claim))).await;
+        let (mut stranger, watcher) = (place.connect().await, place.connect().await);
+        let transaction = stranger.transaction().await.unwrap();
+        transaction.batch_execute("SELECT FROM at_most FOR UPDATE").await.unwrap();
+        let completions = owners.into_iter().map(|owner| {
+            let store = store.clone();
+            tokio::spawn(async move { complete(&store, &owner).await })
+        });
+        let completions: Vec<_> = completions.collect();
+        let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{application}'");
+        let waiting = format!("{sessions} AND wait_event_type = 'Lock'");
+        eventually("two of them wait for the rows", async || number(&watcher, &waiting).await >= 2).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        // And one for claims.
+        let sessions = number(&watcher, &sessions).await;
+        assert!(sessions <= 3, "there are {sessions} connections");
+        transaction.rollback().await.unwrap();
+        for completion in completions {
+            completion.await.unwrap();
+        }
+    }
 }

@@ -263,7 +263,10 @@ impl Inner {
                 if recorded == *response { unsettled(ended, true) } else { Outcome::Recorded(recorded) }
             }
             Ok(OwnCommit::RolledBack) => {
-                tracing::error!(?attempt, "an operation answered with what it did not commit; its key is given back");
+                tracing::error!(
+                    ?attempt,
+                    "an operation answered with what is not committed; its key is given back, unless the commit still arrives"
+                );
                 match self.persist(&attempt, self.passing(), renewal).await {
                     Persisted::Superseded => Outcome::Superseded,
                     // Committed at the last moment.

@@ -18,8 +18,9 @@ impl SqliteStore {
     /// that business rows and "this key is done" are committed together or not at all. It commits nothing: that is the
     /// caller's to do, at once; and on [`Fenced::Superseded`] the caller must roll back.
     ///
-    /// The answer is the response to send, once the commit has succeeded: the recorded one, if this attempt had
-    /// completed before. If the reply to a commit is lost, [`read`](idem_core::Store::read) tells what became of it.
+    /// The answer is the response to send, once the commit has succeeded. An attempt that had completed before is answered
+    /// Superseded too: what this transaction did, an earlier one did. [`read`](idem_core::Store::read) tells what is
+    /// recorded, also where it is not known whether a commit succeeded.
     ///
     /// It blocks for as long as SQLite needs to read and write one row. While the transaction is open every claim on
     /// this file waits, so prepare everything before it and keep it short.
@@ -45,8 +46,8 @@ impl SqliteStore {
         let (owner, response) = (completion.owner(), completion.response());
         let now = self.inner.clock.now();
         let decide = |found: Option<&_>| machine::complete(found, owner, response, completion.retention(), now);
-        let (answer, _) = records::decide(transaction, OPERATION, owner.scope(), owner.key(), decide)?;
-        Ok(answer)
+        let (answer, wrote) = records::decide(transaction, OPERATION, owner.scope(), owner.key(), decide)?;
+        Ok(if wrote { answer } else { Fenced::Superseded })
     }
 
     /// The caller's transaction in the form in which a record can be completed and committed with it in one step:

@@ -14,8 +14,7 @@ use std::{
 
 use common::{Place, claim_of, key, own, record, response, retention, scope};
 use idem_core::{
-    Answer, CommitError, Completion, Fenced, Owner, Response, State, Store, StoreError, StoreErrorKind,
-    Transaction as _,
+    Answer, CommitError, Completion, Fenced, Owner, State, Store, StoreError, StoreErrorKind, Transaction as _,
 };
 use idem_sqlite::{
     SqliteStore,
@@ -120,12 +119,16 @@ async fn an_attempt_with_the_right_token_and_another_number_commits_nothing() {
 }
 
 #[tokio::test]
-async fn a_completion_that_is_repeated_gives_the_response_that_was_recorded_first() {
-    let (_place, store, mut caller, owner) = payments().await;
-    store.complete(&owner, &response(), retention()).await.unwrap();
-    let other = Completion::new(owner, Response::new(500).with_body("other"), retention());
-    let sent = store.in_transaction(begin(&mut caller)).commit_with(other).unwrap();
-    assert_eq!(sent, response());
+async fn a_transaction_of_an_attempt_that_has_completed_is_rolled_back() {
+    let (place, store, mut caller, owner) = payments().await;
+    let transaction = begin(&mut caller);
+    pay(&transaction);
+    store.in_transaction(transaction).commit_with(completion(&owner)).unwrap();
+    let again = begin(&mut caller);
+    pay(&again);
+    let error = store.in_transaction(again).commit_with(completion(&owner)).unwrap_err();
+    assert!(matches!(error, CommitError::Superseded), "{error:?}");
+    assert_eq!(paid(&place), 1);
 }
 
 fn assert_refused(error: &StoreError, what: &str) {

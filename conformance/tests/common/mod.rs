@@ -11,4 +11,4 @@ mod transactions;
 
 pub(crate) use reference::Reference;
 pub(crate) use rules::{Gap, Marks, Right, Rules, Slot, apply, right_claim};
-pub(crate) use transactions::{Hook, Unfenced};
+pub(crate) use transactions::{Hook, Repeating, Unfenced};

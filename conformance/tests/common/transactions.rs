@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use async_trait::async_trait;
 use idem_conformance::{End, Place, Transactions};
-use idem_core::{Completion, Fenced, Response, StoreError};
+use idem_core::{Completion, Fenced, Response, State, Store, StoreError};
 
 use super::{Reference, Rules};
 
@@ -13,6 +13,15 @@ pub(crate) struct Hook<R>(PhantomData<R>);
 
 /// Writes the row whatever becomes of the completion, as one does who writes it in another transaction.
 pub(crate) struct Unfenced<R>(PhantomData<R>);
+
+/// Takes a completion that is there already for its own.
+pub(crate) struct Repeating<R>(PhantomData<R>);
+
+impl<R> Repeating<R> {
+    pub(crate) fn new() -> Self {
+        Self(PhantomData)
+    }
+}
 
 impl<R> Hook<R> {
     pub(crate) fn new() -> Self {
@@ -41,6 +50,9 @@ impl<R: Rules> Transactions for Hook<R> {
         let id = store.rules.id(owner.scope(), owner.key());
         let mut slot = shelf.get(&id);
         let now = store.now();
+        if slot.as_ref().is_some_and(|record| matches!(record.state, State::Done(_))) {
+            return Ok(Fenced::Superseded);
+        }
         let answer = store.rules.complete(&mut slot, owner, completion.response(), completion.retention(), now);
         if end == End::Commit && answer != Fenced::Superseded {
             shelf.put(id, slot);
@@ -68,6 +80,32 @@ impl<R: Rules> Transactions for Unfenced<R> {
         let answer = hook.complete_in(place, completion, row, end).await?;
         if end == End::Commit && answer == Fenced::Superseded {
             Reference::<R>::open(place).kept.shelf.lock().unwrap().rows.push(row.to_owned());
+        }
+        Ok(answer)
+    }
+
+    async fn rows(&self, place: &Place) -> Vec<String> {
+        Hook::<R>::new().rows(place).await
+    }
+}
+
+#[async_trait]
+impl<R: Rules> Transactions for Repeating<R> {
+    async fn complete_in(
+        &self,
+        place: &Place,
+        completion: &Completion,
+        row: &str,
+        end: End,
+    ) -> Result<Fenced<Response>, StoreError> {
+        let answer = Hook::<R>::new().complete_in(place, completion, row, end).await?;
+        if answer != Fenced::Superseded {
+            return Ok(answer);
+        }
+        let store = Reference::<R>::open(place);
+        let answer = store.complete(completion.owner(), completion.response(), completion.retention()).await?;
+        if end == End::Commit && answer != Fenced::Superseded {
+            store.kept.shelf.lock().unwrap().rows.push(row.to_owned());
         }
         Ok(answer)
     }

@@ -99,6 +99,11 @@ impl Place {
         if !is_postgres(url) {
             return Err("it is memory: or sqlite:PATH or postgres://USER:PASSWORD@HOST:PORT/DATABASE".into());
         }
+        if url.contains("pgbouncer=true") {
+            return Err("the ledger of this example does not go through PgBouncer: name its database directly with \
+                        --ledger, or keep payments elsewhere"
+                .into());
+        }
         match url.parse::<Config>() {
             Ok(config) if config.get_ssl_mode() != SslMode::Require => Ok(Self::Postgres(Box::new(config))),
             // What the driver does not know.
@@ -207,6 +212,11 @@ mod tests {
             ("postgres://u:secret@h/d?sslmode=sometimes", Some("memory:"), "--store: the PostgreSQL URL can't be read"),
             ("memory:", Some("mysql://u:secret@h"), "--ledger: it is memory: or sqlite:PATH or postgres://"),
             ("memory:", Some("postgres://u:secret@h:port/d"), "--ledger: the ledger can't read the PostgreSQL URL"),
+            (
+                "postgres://u:secret@h/d?pgbouncer=true",
+                None,
+                "--store: the ledger of this example does not go through PgBouncer",
+            ),
             (
                 "postgres://u:secret@h/d?sslmode=verify-full",
                 None,

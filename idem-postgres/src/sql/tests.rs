@@ -1,8 +1,9 @@
+use idem_core::{Claim, Fingerprint, Key, ManualClock, Scope, Store, Timestamp, Token, machine};
 use test_servers::postgres;
 use tokio_postgres::{Client, NoTls};
 
 use super::*;
-use crate::PostgresStore;
+use crate::{PostgresStore, records::Swap};
 
 /// A table with many records, most of which stay and some of which have expired, that was never analysed.
 async fn filled(table: &str) -> (PostgresStore, Client) {
@@ -73,7 +74,10 @@ async fn no_statement_about_one_record_reads_the_whole_table() {
         (&statements.look, "'tenant-1', 'k-1', NULL".to_owned()),
         (&statements.lock_in, format!("{owner}, NULL")),
         (&statements.wait, owner.to_owned()),
-        (&statements.swap, format!(r"{owner}, 0, 1, 1, 1, '\x00', 1, 0, true, 0, NULL, 1, 1, 1, 0, false, true, NULL")),
+        (
+            &statements.swap,
+            format!(r"{owner}, 0, 1, 1, 1, '\x00', 1, 0, true, 0, NULL, 1, 1, 1, 0, false, true, NULL, 0"),
+        ),
         (&statements.purge, "'tenant-1', 100".to_owned()),
         (&statements.lapsed, "'tenant-1', 'k-1', 10, NULL".to_owned()),
     ] {
@@ -104,4 +108,42 @@ async fn a_group_of_claims_finds_each_of_its_keys_by_the_index() {
         assert!(plan.contains("Index Scan using many_by_index_pkey"), "{plan}");
         assert!(!plan.contains("Seq Scan on many_by_index"), "{plan}");
     }
+}
+
+#[tokio::test]
+async fn a_swap_writes_over_the_row_that_was_judged_and_over_no_other_and_not_late() {
+    let clock = ManualClock::starting_at(Timestamp::from_millis(1_000_000));
+    let builder = PostgresStore::builder(&postgres().url()).table("swapped").clock(clock.clone());
+    let store = builder.connect().await.unwrap();
+    let (client, connection) = tokio_postgres::connect(&postgres().url(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let (scope, key) = (Scope::new("s").unwrap(), Key::new("k").unwrap());
+    let fingerprint = Fingerprint::builder().part("body", "b").build().unwrap();
+    let of = |token| Claim::new(scope.clone(), key.clone(), Token::from_bytes([token; 16]), fingerprint.clone());
+    store.claim(&of(1)).await.unwrap();
+    let seen = store.read(&scope, &key).await.unwrap().unwrap().record;
+    clock.advance(std::time::Duration::from_secs(3600));
+    let now = clock.now();
+    let next = machine::claim(Some(&seen), &of(2), now).unwrap().write.unwrap();
+    let swapped = async |judged_at: Timestamp| {
+        let swap = Swap::of(&scope, &key, (&seen, judged_at), &next, Some(now.as_millis()));
+        store.rows("claim", &store.inner.statements.swap, &swap.values()).await.unwrap().len()
+    };
+    for change in [
+        "token = '\\x00'",
+        "number = number + 1",
+        "state = 1",
+        "lease_end = lease_end + 1",
+        "expiry = expiry + 1",
+        "format = 2",
+        "checkpoint_names = ARRAY['charge'], checkpoint_values = ARRAY['ch_1'::bytea]",
+    ] {
+        client.batch_execute("CREATE TEMPORARY TABLE kept AS SELECT * FROM public.swapped").await.unwrap();
+        client.batch_execute(&format!("UPDATE public.swapped SET {change}")).await.unwrap();
+        assert_eq!(swapped(now).await, 0, "{change}");
+        let restore = "DELETE FROM public.swapped; INSERT INTO public.swapped SELECT * FROM kept; DROP TABLE kept";
+        client.batch_execute(restore).await.unwrap();
+    }
+    assert_eq!(swapped(Timestamp::from_millis(now.as_millis() - 2_501)).await, 0, "judged too long ago");
+    assert_eq!(swapped(now).await, 1);
 }

@@ -281,9 +281,14 @@ async fn a_row_that_a_stranger_is_changing_holds_up_other_keys_no_longer_than_th
     let answer = claims_around(&store, "held", "others", async || others_took = begun.elapsed()).await;
     // Once in their group, and once more behind the one that is tried by itself.
     assert!(others_took < 2 * lock_timeout + Duration::from_secs(1), "{level}: {others_took:?}");
-    assert_eq!(word(&answer), "Conflict", "{level}");
+    assert_eq!(word(&answer), if looks_first(level) { "Replay" } else { "Conflict" }, "{level}");
     transaction.rollback().await.unwrap();
     assert_eq!(word(&claim(&store, &claim_of("held")).await), "Replay", "{level}");
+}
+
+/// Whether a claim that travels alone looks before it inserts, so that it does not wait for the row.
+fn looks_first(level: &str) -> bool {
+    level != "serializable"
 }
 
 async fn a_row_that_a_stranger_is_deleting_ends_in_a_definite_answer(place: Place, level: &'static str) {
@@ -300,7 +305,9 @@ async fn a_row_that_a_stranger_is_deleting_ends_in_a_definite_answer(place: Plac
                 "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{}%'",
                 place.table
             );
-            eventually("the claim waits", async || number(&watcher, &waits).await == 1).await;
+            if !looks_first(level) {
+                eventually("the claim waits", async || number(&watcher, &waits).await == 1).await;
+            }
             if is_committed {
                 transaction.commit().await.unwrap();
             } else {

@@ -267,3 +267,27 @@ async fn a_runtime_that_stands_still_amid_claims_takes_nothing_from_another() {
     begin.0.send(()).unwrap();
     assert_eq!(still.join().unwrap(), ["Claimed"; 10]);
 }
+
+#[tokio::test]
+async fn claims_whose_callers_have_left_the_line_lock_no_key() {
+    let place = Place::new("left_the_line");
+    let store = place.open().await;
+    own(&store, &claim_of("first")).await;
+    let mut stranger = place.connect().await;
+    let transaction = stranger.transaction().await.unwrap();
+    transaction.batch_execute("LOCK TABLE left_the_line IN EXCLUSIVE MODE").await.unwrap();
+    let (head, last) = (claim_of("head"), claim_of("last"));
+    let mut head = pin!(store.claim(&head));
+    assert!(polled(1, &mut head).await.is_none(), "it waits for the table");
+    for number in 0..10 {
+        let claim = claim_of(&format!("left-{number}"));
+        assert!(polled(1, store.claim(&claim)).await.is_none(), "it waits for the head of the line");
+    }
+    let mut last = pin!(store.claim(&last));
+    assert!(polled(1, &mut last).await.is_none());
+    transaction.rollback().await.unwrap();
+    head.await.unwrap();
+    last.await.unwrap();
+    let left = number(&stranger, "SELECT count(*) FROM left_the_line WHERE key LIKE 'left-%'").await;
+    assert_eq!(left, 0);
+}

@@ -268,6 +268,46 @@ async fn a_table_that_is_locked_is_unavailable_in_time_and_then_is_not() {
     complete(&store, &owner).await;
 }
 
+/// Whoever gives up must not leave a session behind that waits on: they would be all that the server has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_stays_locked_does_not_cost_session_after_session() {
+    let place = Place::new("locked_for_long");
+    let most = 4;
+    let builder = place.builder().timeout(LIMIT).max_connections(NonZeroUsize::new(most).unwrap());
+    let store = builder.connect().await.unwrap();
+    let mut other = place.connect().await;
+    let watcher = place.connect().await;
+    let transaction = other.transaction().await.unwrap();
+    transaction.execute(&format!("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", place.table), &[]).await.unwrap();
+    // Those that have nothing but this table to wait for.
+    let waiting = format!("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{}'::regclass", place.table);
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let callers = (0..20).map(|caller| {
+        let (store, stop) = (store.clone(), Arc::clone(&stop));
+        tokio::spawn(async move {
+            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                let _ = idem_core::claim(&store, &claim_of(&format!("k-{caller}"))).await;
+            }
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    let mut worst = 0;
+    let begun = Instant::now();
+    while begun.elapsed() < 8 * LIMIT {
+        worst = worst.max(number(&watcher, &waiting).await);
+        tokio::time::sleep(LIMIT / 8).await;
+    }
+    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    transaction.rollback().await.unwrap();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    // The claims' own, those that relieved it within half the time limit, and the pool's.
+    let bound = i64::try_from(1 + 4 + most).unwrap();
+    assert!((1..=bound).contains(&worst), "{worst} sessions waited at once, and {bound} may");
+    assert_eq!(word(&claim(&store, &claim_of("afterwards")).await), "Claimed");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_network_that_loses_everything_for_a_while_is_unavailable_in_time_and_then_is_not() {
     let place = Place::new("black_hole");
@@ -317,5 +357,38 @@ async fn a_network_that_loses_everything_for_a_while_is_unavailable_in_time_and_
                 other => panic!("{other:?}"),
             }
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_statement_stays_behind_to_wait_for_a_record_that_is_locked() {
+    let place = Place::new("left_behind");
+    let url = format!("{}?application_name=left_behind", place.url);
+    let patient = place.open().await;
+    let store = place.builder_through(&url).timeout(2 * LIMIT).build().unwrap();
+    let mut owners = Vec::new();
+    for name in ["complete", "release", "forget", "hold", "checkpoint"] {
+        owners.push(own(&patient, &claim_of(name)).await);
+    }
+    let (mut stranger, watcher) = (place.connect().await, place.connect().await);
+    let transaction = stranger.transaction().await.unwrap();
+    transaction.batch_execute("SELECT FROM left_behind FOR UPDATE").await.unwrap();
+    let note = Checkpoint::new("charge", "ch_1").unwrap();
+    let writes: [BoxFuture<'_, StoreError>; 6] = [
+        Box::pin(async { assert_unavailable(store.complete(&owners[0], &response(), retention()).await) }),
+        Box::pin(async { assert_unavailable(store.release(&owners[1]).await) }),
+        Box::pin(async { assert_unavailable(store.forget(&owners[2]).await) }),
+        Box::pin(async { assert_unavailable(store.hold(&owners[3], retention()).await) }),
+        Box::pin(async { assert_unavailable(store.checkpoint(&owners[4], &note).await) }),
+        Box::pin(async { assert_unavailable(store.purge(&scope(), NonZeroUsize::MAX).await) }),
+    ];
+    join_all(writes).await;
+    // The row is still locked, and the server has given up too: nothing is written when it no longer is.
+    let waiting = "SELECT count(*) FROM pg_stat_activity
+        WHERE application_name = 'left_behind' AND wait_event_type = 'Lock'";
+    eventually("no statement waits for a lock", async || number(&watcher, waiting).await == 0).await;
+    transaction.rollback().await.unwrap();
+    for owner in &owners {
+        assert_eq!(record(&patient, owner.key().as_str()).await.unwrap().state, State::InProgress);
     }
 }
