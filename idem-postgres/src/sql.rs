@@ -1,7 +1,8 @@
 //! Every statement that reads or writes records.
 //!
-//! They restate what [`machine`](idem_core::machine) decides only where a write must be one statement: the first claim,
-//! and the writes of an owner. What a statement did not write is judged by the machine itself, from the row as it was
+//! They restate what [`machine`](idem_core::machine) decides only where a write must be one statement: the first claim
+//! (three times: here for groups and for SERIALIZABLE, and in the function that [`schema`](crate::schema) makes for claims
+//! that travel alone; a test compares the rows that they write), and the writes of an owner. What a statement did not write is judged by the machine itself, from the row as it was
 //! found; and a claim or resolve that writes over a row that it found swaps the row that was judged for the one that the
 //! machine decided on.
 //!
