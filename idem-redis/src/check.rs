@@ -25,7 +25,7 @@ impl RedisStore {
     pub(crate) async fn check_servers(&self) -> Result<(), StoreError> {
         let client = self.inner.link.client();
         // The first answer: from here on the client knows the nodes of a cluster.
-        self.learn(OPERATION).await?;
+        self.look_at_clock(OPERATION, None).await?;
         for node in nodes(&client) {
             self.check_node(&client, node).await?;
         }

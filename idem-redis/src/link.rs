@@ -163,14 +163,14 @@ impl Link {
         ToTheEnd(Some(Box::pin(call))).await.map_err(|error| self.failed(operation, error))
     }
 
-    /// The instant that the server's clock shows (one server's, in a cluster), and when it was asked.
-    pub(crate) async fn time(&self, operation: &'static str) -> Result<(Timestamp, Instant), StoreError> {
+    /// The instant that the server's clock shows; in a cluster that of the node which has the key, or of any.
+    pub(crate) async fn time(&self, operation: &'static str, key: Option<&str>) -> Result<Timestamp, StoreError> {
         let client = self.client();
-        let asked = Instant::now();
-        let command = CustomCommand::new_static("TIME", ClusterHash::Random, false);
+        let node = key.map_or(ClusterHash::Random, slot_of);
+        let command = CustomCommand::new_static("TIME", node, false);
         let time = async move { client.custom::<(i64, i64), Value>(command, Vec::new()).await };
         let (seconds, micros) = self.call(operation, time).await?;
-        Ok((Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000)), asked))
+        Ok(Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000)))
     }
 
     /// The value, if there is one.
@@ -364,6 +364,10 @@ async fn set(client: &impl KeysInterface, key: &str, value: Bytes, millis: i64) 
     client.set(key, value, Some(Expiration::PX(millis)), Some(SetOptions::NX), true).await
 }
 
+fn slot_of(key: &str) -> ClusterHash {
+    ClusterHash::Custom(ClusterRouting::hash_key(key.as_bytes()))
+}
+
 async fn run(client: &impl ClientLike, script: &Script, call: &Call, arguments: Vec<Value>) -> Result<Value, Error> {
     let (channel, word) = call.ends.clone().unwrap_or_default();
     let now = call.now.map(|now| now.as_millis().to_string()).unwrap_or_default();
@@ -374,8 +378,7 @@ async fn run(client: &impl ClientLike, script: &Script, call: &Call, arguments: 
         all
     };
     // Not the client's own methods: one with options of its own does not have them.
-    let slot = ClusterHash::Custom(ClusterRouting::hash_key(call.key.as_bytes()));
-    let command = |name| CustomCommand::new_static(name, slot.clone(), false);
+    let command = |name| CustomCommand::new_static(name, slot_of(&call.key), false);
     match client.custom(command("EVALSHA"), all(script.sha1())).await {
         // After a restart, a failover or a flush. The body brings it to the node again.
         Err(error) if error.details().starts_with("NOSCRIPT") => {

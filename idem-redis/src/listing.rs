@@ -136,7 +136,7 @@ impl RedisStore {
         let client = self.inner.link.client();
         if client.is_clustered() && client.cached_cluster_state().is_none() {
             // Until the first answer the client does not know the nodes.
-            self.inner.link.time(operation).await?;
+            self.inner.link.time(operation, None).await?;
         }
         let pattern = self.inner.names.pattern(scope);
         Ok(match client.is_clustered() {

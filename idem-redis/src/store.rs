@@ -209,7 +209,8 @@ impl RedisStore {
     async fn ask(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
         const OPERATION: &str = "claim";
         let (scope, key) = (claim.scope(), claim.key());
-        self.learn(OPERATION).await?;
+        let name = self.inner.names.record(scope, key);
+        self.learn(OPERATION, &name).await?;
         let mut pauses = Pauses::new();
         loop {
             if let Some(row) = self.ask_unreplicated(claim).await? {
@@ -222,7 +223,6 @@ impl RedisStore {
                 return Err(store_error(StoreErrorKind::Contract, OPERATION, message));
             };
             let (value, ttl) = self.value_of(&first, now);
-            let name = self.inner.names.record(scope, key);
             let Some(value) = self.inner.link.set_if_absent(OPERATION, &name, value, ttl).await? else {
                 return Ok(ClaimRow::Written(first));
             };
@@ -255,13 +255,23 @@ impl RedisStore {
         }
     }
 
-    /// Learns what the server's clock shows, if that is not known yet. A check looks again.
-    pub(crate) async fn learn(&self, operation: &'static str) -> Result<(), StoreError> {
-        let Inner { link, clock, .. } = &*self.inner;
-        if operation == "check" || !clock.is_known() {
-            let (showed, asked) = link.time(operation).await?;
-            clock.learn(showed, asked);
+    /// Learns what the server's clock shows, if that is not known yet; again in the background where it is long ago.
+    async fn learn(&self, operation: &'static str, key: &str) -> Result<(), StoreError> {
+        let clock = &self.inner.clock;
+        if !clock.is_known() {
+            // The first look may have waited for the connection, and tells little.
+            self.look_at_clock(operation, Some(key)).await?;
+            self.look_at_clock(operation, Some(key)).await?;
+        } else if clock.is_old() {
+            let (store, key) = (self.clone(), key.to_owned());
+            tokio::spawn(async move { store.look_at_clock(operation, Some(&key)).await });
         }
+        Ok(())
+    }
+
+    pub(crate) async fn look_at_clock(&self, operation: &'static str, key: Option<&str>) -> Result<(), StoreError> {
+        let showed = self.inner.link.time(operation, key).await?;
+        self.inner.clock.learn(showed);
         Ok(())
     }
 
