@@ -8,7 +8,7 @@ use idem_redis::RedisStore;
 use test_servers::{PrivateRedis, RedisCluster, RedisSettings};
 use tokio::time::sleep;
 
-use crate::common::{Place, assert_unavailable, claim, claim_of, complete, eventually, own, word};
+use crate::common::{Place, assert_unavailable, claim_of, eventually, word};
 
 const LIMIT: Duration = Duration::from_millis(500);
 
