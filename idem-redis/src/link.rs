@@ -18,7 +18,7 @@ use idem_core::{StoreError, StoreErrorKind, Timestamp};
 use tokio::{runtime::Handle, sync::Semaphore, time::timeout};
 
 use crate::{
-    cluster::Cluster,
+    directory::Directory,
     error::{redis_error, store_error},
     line::{Line, Request, Way},
     replicas::{Replicas, Session},
@@ -34,9 +34,9 @@ pub(crate) struct Link {
 /// What is at the other end.
 #[derive(Clone)]
 pub(crate) enum Nodes {
-    /// A server, or the one that Sentinels name.
     One(Arc<Line>),
-    Cluster(Arc<Cluster>),
+    /// The nodes of a cluster, or the one that Sentinels name.
+    Several(Arc<Directory>),
 }
 
 /// What a script gave.
@@ -68,7 +68,7 @@ impl Link {
     pub(crate) fn too_slow(&self, operation: &'static str) -> StoreError {
         let trouble = match &self.nodes {
             Nodes::One(line) => line.trouble(),
-            Nodes::Cluster(cluster) => cluster.trouble(),
+            Nodes::Several(directory) => directory.trouble(),
         };
         match trouble {
             Some(trouble) => redis_error(operation, trouble),
@@ -129,9 +129,9 @@ impl Link {
                 let room = Arc::clone(&line.room);
                 self.call(operation, room, async move { line.heard(way.send(&request).await) }).await
             }
-            Nodes::Cluster(cluster) => {
-                let (cluster, room, key) = (Arc::clone(cluster), cluster.room(key), key.to_owned());
-                self.call(operation, room, async move { cluster.send(&key, &request).await }).await
+            Nodes::Several(directory) => {
+                let (directory, room, key) = (Arc::clone(directory), directory.room(key), key.to_owned());
+                self.call(operation, room, async move { directory.send(&key, &request).await }).await
             }
         }
     }
@@ -155,17 +155,17 @@ impl Link {
                 };
                 self.call(operation, Arc::clone(&line.room), claim).await?
             }
-            Nodes::Cluster(cluster) => {
-                let (cluster, room, key) = (Arc::clone(cluster), cluster.room(key), key.to_owned());
+            Nodes::Several(directory) => {
+                let (directory, room, key) = (Arc::clone(directory), directory.room(key), key.to_owned());
                 let claim = async move {
-                    let mut at = cluster.start(&key).await?;
+                    let mut at = directory.start(&key).await?;
                     loop {
                         // The write and the wait go to one and the same node.
                         let session = replicas.session(Some(at.to.clone())).await?;
                         let way = if at.asks { session.asking() } else { session.once() };
                         match way.send(&request).await {
                             Ok(reply) => return replicated(session, has_written(&reply), reply).await,
-                            Err(error) => at = cluster.redirected(&error, &at).ok_or(error)?,
+                            Err(error) => at = directory.redirected(&key, &error, &at).await.ok_or(error)?,
                         }
                         session.done();
                     }
@@ -175,13 +175,13 @@ impl Link {
         }
     }
 
-    /// The servers that take writes, each with its client, and with its name where there are several.
+    /// The servers that take writes, each with its client, and with its name where there may be several.
     pub(crate) async fn masters(&self, operation: &'static str) -> Result<Vec<(Option<Server>, Client)>, StoreError> {
         match &self.nodes {
             Nodes::One(line) => Ok(vec![(None, line.client())]),
-            Nodes::Cluster(cluster) => {
-                let learning = Arc::clone(cluster);
-                let room = Arc::clone(&cluster.room);
+            Nodes::Several(directory) => {
+                let learning = Arc::clone(directory);
+                let room = Arc::clone(&directory.room);
                 let masters = self.call(operation, room, async move { learning.masters().await }).await?;
                 Ok(masters.into_iter().map(|(server, client)| (Some(server), client)).collect())
             }
@@ -197,12 +197,12 @@ impl Link {
     ) -> Result<String, StoreError> {
         let room = match &self.nodes {
             Nodes::One(line) => Arc::clone(&line.room),
-            Nodes::Cluster(cluster) => Arc::clone(&cluster.room),
+            Nodes::Several(directory) => Arc::clone(&directory.room),
         };
         self.call(operation, room, async move { client.info(Some(kind)).await }).await
     }
 
-    /// The instant that the server's clock shows; in a cluster that of the node which has the key.
+    /// The instant that the clock of the server shows which has the key.
     pub(crate) async fn time(&self, operation: &'static str, key: &str) -> Result<Timestamp, StoreError> {
         let time = self.send(operation, key, Request::Time).await?;
         let (seconds, micros): (i64, i64) = time.convert().map_err(|error| redis_error(operation, error))?;

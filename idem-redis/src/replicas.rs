@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use crate::{
-    cluster::NodeClients,
+    directory::NodeClients,
     error::store_error,
     line::{Way, locked},
 };
