@@ -164,9 +164,16 @@ impl Directory {
         masters.into_iter().map(|server| Ok((server.clone(), self.line(&server)?.client()))).collect()
     }
 
-    /// What is in the way of a connection to a node, if there is none.
+    /// What is in the way of a connection to a node; or to those who tell the nodes, if none is known.
     pub(crate) fn trouble(&self) -> Option<Error> {
-        locked(&self.known).lines.values().find_map(|line| line.trouble())
+        let known = locked(&self.known);
+        let trouble = known.lines.values().find_map(|line| line.trouble());
+        match &self.teller {
+            Teller::Sentinels { clients, .. } if known.table.is_none() => {
+                trouble.or_else(|| clients.iter().find_map(Line::trouble))
+            }
+            _ => trouble,
+        }
     }
 
     /// Where the key is instead, if that is what the answer of a node comes to. Where the node failed, it is learned anew in
