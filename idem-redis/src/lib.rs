@@ -49,8 +49,9 @@
 //! | conflict, takeover, claim after a release; release, forget, hold, checkpoint, resolve | 2 |
 //! | a claim repeated with its token | 3 |
 //!
-//! Everything goes through one connection and is pipelined there; a second one listens for the ends of attempts, from the
-//! first wait on. Redis has no index, so [`lapsed`](idem_core::Store::lapsed) and [`purge`](idem_core::Store::purge) walk
+//! Everything goes through one connection and is pipelined there, in a cluster through one to each master; a second one
+//! listens for the ends of attempts, from the first wait on. A node of a cluster that fails holds up nobody but its own
+//! keys, until a replica has taken its place. Redis has no index, so [`lapsed`](idem_core::Store::lapsed) and [`purge`](idem_core::Store::purge) walk
 //! through all keys of the server: rarely, and not while a request waits. Expired records leave by themselves, and
 //! [`sweep`](idem_core::Store::sweep) has nothing to do.
 //!
@@ -94,7 +95,7 @@
 //!
 //! A user of the store's own needs
 //! `~PREFIX:* &PREFIX:* +set +get +del +pttl +eval +evalsha +scan +publish +subscribe +info +time +wait`, and
-//! `+cluster +asking` in a cluster.
+//! `+cluster +asking` in a cluster, `+role` with Sentinels.
 //!
 //! [`Store::check`](idem_core::Store::check) refuses a server that is too old, a replica, an evicting `maxmemory-policy`
 //! and missing rights, on every master of a cluster, and warns of one without an append-only file.
