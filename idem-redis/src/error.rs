@@ -43,6 +43,10 @@ fn judge(error: &Error) -> (StoreErrorKind, &'static str) {
             "the server's certificate is not accepted; name the file of its authority (Builder::ca_file) and the host that \
              it is for",
         ),
+        _ if details.contains("to all sentinel nodes") => (
+            Unavailable,
+            "no Sentinel of those that the URL names could be reached, or none had a certificate that is accepted",
+        ),
         // The others are what scripts are told, by Redis and by Valkey.
         _ if says("NOPERM") || says("ERR The user executing the script can't") || says("ERR ACL failure in script") => {
             (
