@@ -37,9 +37,9 @@
 //!   the server does; what waits meanwhile is bounded, and the next operation finds a server that is back by itself.
 //!
 //! Instants in records (when it was claimed, when its lease ends) are told by the client, which knows the server's clock
-//! from one look at it: they are off by about half a round trip, and by what the server took to get to the command. How
-//! long anything lasts is not. Where the clock of a server is set, or a replica with another clock is promoted, leases and
-//! retentions move by the difference.
+//! from a look at it now and then: they are never later than they should be, and earlier by up to a round trip and by
+//! what the server took to get to the command. How long anything lasts is exact. Where the clock of a server is set, or a
+//! replica with another clock is promoted, leases and retentions move by the difference.
 //!
 //! # What it costs
 //!
