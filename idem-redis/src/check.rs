@@ -3,11 +3,7 @@
 use bytes::Bytes;
 use fred::{
     clients::Client,
-    interfaces::{ClientLike, ClusterInterface},
-    types::{
-        InfoKind,
-        config::{Options, Server},
-    },
+    types::{InfoKind, config::Server},
 };
 use idem_core::{StoreError, StoreErrorKind};
 
@@ -23,22 +19,15 @@ const PROBE_MILLIS: i64 = 60_000;
 
 impl RedisStore {
     pub(crate) async fn check_servers(&self) -> Result<(), StoreError> {
-        let client = self.inner.link.client();
-        // The first answer: from here on the client knows the nodes of a cluster.
-        self.look_at_clock(OPERATION, None).await?;
-        for node in nodes(&client) {
+        for (node, client) in self.inner.link.masters(OPERATION).await? {
             self.check_node(&client, node).await?;
         }
+        self.look_at_clock(OPERATION, &self.inner.names.probe()).await?;
         self.check_rights().await
     }
 
     async fn check_node(&self, client: &Client, node: Option<Server>) -> Result<(), StoreError> {
-        let link = &self.inner.link;
-        let options = Options { cluster_node: node.clone(), timeout: Some(link.timeout), ..Default::default() };
-        let info = async |kind| {
-            let asked = client.with_options(&options);
-            link.call(OPERATION, async move { asked.info::<String>(Some(kind)).await }).await
-        };
+        let info = async |kind| self.inner.link.info(OPERATION, client.clone(), kind).await;
         let (server, memory) = (info(InfoKind::Server).await?, info(InfoKind::Memory).await?);
         let (persistence, replication) = (info(InfoKind::Persistence).await?, info(InfoKind::Replication).await?);
         let on = node.map(|node| format!(" (node {node})")).unwrap_or_default();
@@ -85,14 +74,6 @@ impl RedisStore {
         // Not there any more if two stores check at the same time.
         link.script(OPERATION, &scripts.remove, &call, vec![value.into()]).await?;
         Ok(())
-    }
-}
-
-/// Every node that takes writes; one that is not named where there is no cluster.
-fn nodes(client: &Client) -> Vec<Option<Server>> {
-    match client.cached_cluster_state() {
-        Some(state) if client.is_clustered() => state.unique_primary_nodes().into_iter().map(Some).collect(),
-        _ => vec![None],
     }
 }
 

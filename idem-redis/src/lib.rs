@@ -94,14 +94,16 @@
 //!
 //! A user of the store's own needs
 //! `~PREFIX:* &PREFIX:* +set +get +del +pttl +eval +evalsha +scan +publish +subscribe +info +time +wait`, and
-//! `+cluster` in a cluster.
+//! `+cluster +asking` in a cluster.
 //!
 //! [`Store::check`](idem_core::Store::check) refuses a server that is too old, a replica, an evicting `maxmemory-policy`
 //! and missing rights, on every master of a cluster, and warns of one without an append-only file.
 
 mod check;
 mod clock;
+mod cluster;
 mod error;
+mod line;
 mod link;
 mod listen;
 mod listing;

@@ -3,11 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use fred::{
-    error::Error,
-    interfaces::{ClientLike, ClusterInterface},
-    types::Key as RedisKey,
-};
+use fred::{error::Error, types::Key as RedisKey};
 use futures_util::{
     StreamExt,
     stream::{self, BoxStream},
@@ -133,16 +129,11 @@ impl RedisStore {
         operation: &'static str,
         scope: Option<&Scope>,
     ) -> Result<BoxStream<'static, Result<RedisKey, Error>>, StoreError> {
-        let client = self.inner.link.client();
-        if client.is_clustered() && client.cached_cluster_state().is_none() {
-            // Until the first answer the client does not know the nodes.
-            self.inner.link.time(operation, None).await?;
-        }
         let pattern = self.inner.names.pattern(scope);
-        Ok(match client.is_clustered() {
-            true => client.scan_cluster_buffered(pattern, Some(STEP), None).boxed(),
-            false => client.scan_buffered(pattern, Some(STEP), None).boxed(),
-        })
+        let masters = self.inner.link.masters(operation).await?;
+        let names =
+            masters.into_iter().map(|(_, client)| client.scan_buffered(pattern.clone(), Some(STEP), None).boxed());
+        Ok(stream::select_all(names).boxed())
     }
 
     /// The places of the records that have these names.

@@ -1,17 +1,19 @@
 //! How a store is set up.
 
-use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+use std::{net::IpAddr, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use fred::types::{
     Builder as FredBuilder,
-    config::{ConnectionConfig, ReconnectPolicy, UnresponsiveConfig},
+    config::{ConnectionConfig, ReconnectPolicy, ServerConfig, UnresponsiveConfig},
 };
 use idem_core::{ManualClock, StoreError};
 
 use crate::{
     RedisStore,
     clock::Clock,
-    link::{Link, QUEUE},
+    cluster::{Cluster, NodeClients},
+    line::{Line, QUEUE},
+    link::{Link, Nodes},
     listen::Listener,
     names::Names,
     replicas::Replicas,
@@ -113,8 +115,15 @@ impl Builder {
         let names = Names::new(&self.prefix)?;
         let target = Target::parse(&self.url)?;
         let mut config = target.config;
+        let named = match &config.server {
+            ServerConfig::Clustered { hosts, .. } => Some(hosts.clone()),
+            _ => None,
+        };
+        let hosts = named.iter().flatten().map(|node| node.host.to_string());
+        let tls_name = hosts.into_iter().find(|host| target.uses_tls && host.parse::<IpAddr>().is_err());
         if target.uses_tls {
-            config.tls = Some(tls::config(self.ca_file.or(target.ca_file).as_deref())?);
+            let ca_file = self.ca_file.or(target.ca_file);
+            config.tls = Some(tls::config(ca_file.as_deref(), tls_name.clone())?);
         }
         let timeout = self.timeout;
         let mut once = FredBuilder::from_config(config.clone());
@@ -139,12 +148,19 @@ impl Builder {
             builder.with_performance_config(|performance| performance.default_command_timeout = timeout);
         }
         let failed = |error: fred::error::Error| OpenError::Client { problem: error.to_string() };
-        let client = builder.build().map_err(failed)?;
         let listening = builder.build_subscriber_client().map_err(failed)?;
+        let nodes = match named {
+            None => Nodes::One(Arc::new(Line::new(builder.build().map_err(failed)?, timeout))),
+            Some(named) => {
+                let make = NodeClients { builder, tls_name: tls_name.clone() };
+                Nodes::Cluster(Cluster::new(make, named, timeout))
+            }
+        };
+        let once = NodeClients { builder: once, tls_name };
         let replicas = self.min_replicas.map(|at_least| Replicas::new(at_least.get(), timeout, once));
         let waiters = Waiters::new();
         Ok(RedisStore::of(Parts {
-            link: Link::new(client, timeout, replicas),
+            link: Link::new(nodes, timeout, replicas),
             listener: Listener::new(listening, names.channel(), Arc::clone(&waiters), timeout),
             waiters,
             names,

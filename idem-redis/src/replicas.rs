@@ -1,15 +1,16 @@
 //! Claims that count only once replicas have them.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    collections::HashMap,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use fred::{
     clients::{Client, WithOptions},
     error::{Error, ErrorKind},
-    interfaces::{ClientLike, ClusterInterface, ServerInterface},
-    types::{Builder as FredBuilder, cluster::ClusterRouting, config::Options},
+    interfaces::{ClientLike, ServerInterface},
+    types::config::{Options, Server},
 };
 use idem_core::{StoreError, StoreErrorKind};
 use tokio::{
@@ -17,7 +18,11 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::error::store_error;
+use crate::{
+    cluster::NodeClients,
+    error::store_error,
+    line::{Way, locked},
+};
 
 /// How many claims wait for replicas at a time. The others wait for their turn, within their time limit.
 const AT_A_TIME: usize = 32;
@@ -30,9 +35,10 @@ const AT_A_TIME: usize = 32;
 pub(crate) struct Replicas {
     at_least: u32,
     timeout: Duration,
-    builder: FredBuilder,
+    make: NodeClients,
     room: Arc<Semaphore>,
-    idle: Mutex<Vec<Connection>>,
+    /// By the node of a cluster.
+    idle: Mutex<HashMap<Option<Server>, Vec<Connection>>>,
 }
 
 /// A connection that ends when it is dropped.
@@ -44,43 +50,32 @@ struct Connection {
 /// A connection while it serves a claim.
 pub(crate) struct Session {
     replicas: Arc<Replicas>,
+    node: Option<Server>,
     connection: Connection,
-    options: Options,
     _room: OwnedSemaphorePermit,
 }
 
 impl Replicas {
     /// With what makes clients that never connect again.
-    pub(crate) fn new(at_least: u32, timeout: Duration, builder: FredBuilder) -> Arc<Self> {
+    pub(crate) fn new(at_least: u32, timeout: Duration, make: NodeClients) -> Arc<Self> {
         let room = Arc::new(Semaphore::new(AT_A_TIME));
-        Arc::new(Self { at_least, timeout, builder, room, idle: Mutex::default() })
+        Arc::new(Self { at_least, timeout, make, room, idle: Mutex::default() })
     }
 
-    /// A connection for a claim of `key`.
-    pub(crate) async fn session(self: &Arc<Self>, key: &str) -> Result<Session, Error> {
+    /// A connection for a claim, to the node of a cluster that has its key.
+    pub(crate) async fn session(self: &Arc<Self>, node: Option<Server>) -> Result<Session, Error> {
         let room = Arc::clone(&self.room).acquire_owned().await;
         let room = room.map_err(|_| Error::new(ErrorKind::Canceled, "the store is gone"))?; // it never is
-        let connection = match self.idle() {
+        let connection = match self.idle(&node) {
             Some(connection) => connection,
-            None => self.connect().await?,
+            None => self.connect(node.as_ref()).await?,
         };
-        // The write and the wait go to one and the same node. Where that no longer is the key's, the claim fails.
-        let node = connection.client.cached_cluster_state().and_then(|state| {
-            let slot = ClusterRouting::hash_key(key.as_bytes());
-            state.get_server(slot).cloned()
-        });
-        let options = Options {
-            max_attempts: Some(1),
-            max_redirections: node.as_ref().map(|_| 1),
-            cluster_node: node,
-            timeout: Some(self.timeout),
-            ..Default::default()
-        };
-        Ok(Session { replicas: Arc::clone(self), connection, options, _room: room })
+        Ok(Session { replicas: Arc::clone(self), node, connection, _room: room })
     }
 
-    fn idle(&self) -> Option<Connection> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+    fn idle(&self, node: &Option<Server>) -> Option<Connection> {
+        let mut idle = locked(&self.idle);
+        let idle = idle.get_mut(node)?;
         while let Some(connection) = idle.pop() {
             if !connection.task.is_finished() {
                 return Some(connection);
@@ -89,8 +84,11 @@ impl Replicas {
         None
     }
 
-    async fn connect(&self) -> Result<Connection, Error> {
-        let client = self.builder.build()?;
+    async fn connect(&self, node: Option<&Server>) -> Result<Connection, Error> {
+        let client = match node {
+            Some(node) => self.make.client(node)?,
+            None => self.make.builder.build()?,
+        };
         let task = client.connect();
         let connection = Connection { client, task };
         connection.client.wait_for_connect().await?;
@@ -99,8 +97,19 @@ impl Replicas {
 }
 
 impl Session {
-    pub(crate) fn client(&self) -> WithOptions<Client> {
-        self.connection.client.with_options(&self.options)
+    /// Sends a command once.
+    pub(crate) fn once(&self) -> Way {
+        Way::Once(self.client())
+    }
+
+    /// Sends a command to a node that is only about to get the key's slot.
+    pub(crate) fn asking(&self) -> Way {
+        Way::Asking(self.connection.client.clone())
+    }
+
+    fn client(&self) -> WithOptions<Client> {
+        let options = Options { max_attempts: Some(1), timeout: Some(self.replicas.timeout), ..Default::default() };
+        self.connection.client.with_options(&options)
     }
 
     /// Waits until enough replicas have what was written on this connection. Half of the time limit at most, so that the
@@ -122,8 +131,8 @@ impl Session {
 
     /// Gives the connection back for other claims.
     pub(crate) fn done(self) {
-        let Self { replicas, connection, .. } = self;
-        replicas.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        let Self { replicas, node, connection, .. } = self;
+        locked(&replicas.idle).entry(node).or_default().push(connection);
     }
 }
 

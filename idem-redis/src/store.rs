@@ -260,16 +260,16 @@ impl RedisStore {
         let clock = &self.inner.clock;
         if !clock.is_known() {
             // The first look may have waited for the connection, and tells little.
-            self.look_at_clock(operation, Some(key)).await?;
-            self.look_at_clock(operation, Some(key)).await?;
+            self.look_at_clock(operation, key).await?;
+            self.look_at_clock(operation, key).await?;
         } else if clock.is_old() {
             let (store, key) = (self.clone(), key.to_owned());
-            tokio::spawn(async move { store.look_at_clock(operation, Some(&key)).await });
+            tokio::spawn(async move { store.look_at_clock(operation, &key).await });
         }
         Ok(())
     }
 
-    pub(crate) async fn look_at_clock(&self, operation: &'static str, key: Option<&str>) -> Result<(), StoreError> {
+    pub(crate) async fn look_at_clock(&self, operation: &'static str, key: &str) -> Result<(), StoreError> {
         let showed = self.inner.link.time(operation, key).await?;
         self.inner.clock.learn(showed);
         Ok(())

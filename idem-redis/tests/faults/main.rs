@@ -5,5 +5,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod cut;
+mod nodes;
 mod stopped;
 mod values;

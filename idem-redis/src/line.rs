@@ -1,0 +1,223 @@
+//! The client of one server, and whether it is answered.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use fred::{
+    clients::{Client, WithOptions},
+    error::{Error, ErrorKind},
+    interfaces::{ClientLike, EventInterface, KeysInterface},
+    types::{ClientState, ClusterHash, CustomCommand, Expiration, SetOptions, Value, scripts::Script},
+};
+use tokio::{sync::Semaphore, task::JoinHandle};
+
+use crate::link::Call;
+
+/// How many calls may be under way at a time. The client has no bound of its own on what it has sent.
+pub(crate) const IN_FLIGHT: usize = 4096;
+
+/// How many commands the client may keep while it can't send any, given up ones included. More than calls may be under
+/// way, so that it never counts while the server answers.
+pub(crate) const QUEUE: usize = 4 * IN_FLIGHT;
+
+/// The client of one server, or of the one that Sentinels name: one connection, through which everything goes but what
+/// waits for replicas.
+///
+/// The client itself notices a connection on which nothing comes back only once it has stopped sending, which under load
+/// is never.
+pub(crate) struct Line {
+    client: Client,
+    connection: Mutex<Option<Connection>>,
+    /// Since when calls have been in vain.
+    silence: Mutex<Option<Instant>>,
+    is_silent: AtomicBool,
+    /// For how long calls may be in vain.
+    patience: Duration,
+    trouble: Arc<Mutex<Option<Error>>>,
+    /// For the calls that are under way.
+    pub(crate) room: Arc<Semaphore>,
+}
+
+/// The tasks behind the client. The connection ends with them.
+struct Connection {
+    serves: JoinHandle<Result<(), Error>>,
+    watches: JoinHandle<()>,
+}
+
+/// A command about one key; or one that asks for the time.
+#[derive(Clone, Debug)]
+pub(crate) enum Request {
+    Time,
+    Get { key: String },
+    SetIfAbsent { key: String, value: Bytes, millis: i64 },
+    Run { script: Script, call: Call, arguments: Vec<Value> },
+}
+
+/// How a command is sent.
+pub(crate) enum Way {
+    Straight(Client),
+    /// To a node of a cluster that is about to get the key's slot: it serves whoever says so, command by command.
+    Asking(Client),
+    /// On a connection that serves one claim.
+    Once(WithOptions<Client>),
+}
+
+impl Line {
+    /// A client that has not connected yet, and the time limit of a command.
+    pub(crate) fn new(client: Client, timeout: Duration) -> Self {
+        Self {
+            client,
+            connection: Mutex::default(),
+            silence: Mutex::default(),
+            is_silent: AtomicBool::new(false),
+            patience: timeout / 2,
+            trouble: Arc::default(),
+            room: Arc::new(Semaphore::new(IN_FLIGHT)),
+        }
+    }
+
+    /// The client, connected or trying to, for as long as it takes. Connects again where the runtime on which it was
+    /// connected is gone.
+    pub(crate) fn client(&self) -> Client {
+        let mut connection = locked(&self.connection);
+        if connection.as_ref().is_none_or(|connection| connection.serves.is_finished()) {
+            let watches = tokio::spawn(watch(self.client.clone(), Arc::clone(&self.trouble)));
+            *connection = Some(Connection { serves: self.client.connect(), watches });
+        }
+        self.client.clone()
+    }
+
+    /// What is in the way of a connection, if there is none.
+    pub(crate) fn trouble(&self) -> Option<Error> {
+        match self.client.state() {
+            ClientState::Connected => None,
+            _ => locked(&self.trouble).clone(),
+        }
+    }
+
+    /// Takes note of whether there was an answer, and has the connection replaced on which there is none for too long.
+    pub(crate) fn heard<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
+        let failure = answer.as_ref().err().map(Error::kind);
+        match failure {
+            Some(ErrorKind::Timeout) => self.is_in_vain(),
+            // Nothing was asked, or it is on the way to a new connection.
+            Some(ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure) => {}
+            _ => self.is_answered(),
+        }
+        answer
+    }
+
+    fn is_answered(&self) {
+        if self.is_silent.load(Ordering::Relaxed) {
+            *locked(&self.silence) = None;
+            self.is_silent.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn is_in_vain(&self) {
+        if self.client.state() != ClientState::Connected {
+            return;
+        }
+        let mut silence = locked(&self.silence);
+        let is_too_long = silence.get_or_insert_with(Instant::now).elapsed() >= self.patience;
+        if is_too_long {
+            *silence = None;
+            // The next call connects.
+            *locked(&self.connection) = None;
+        }
+        self.is_silent.store(silence.is_some(), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.serves.abort();
+        self.watches.abort();
+    }
+}
+
+/// Keeps in mind what is in the way of a connection.
+async fn watch(client: Client, trouble: Arc<Mutex<Option<Error>>>) {
+    let (mut errors, mut reconnects) = (client.error_rx(), client.reconnect_rx());
+    loop {
+        tokio::select! {
+            error = errors.recv() => match error {
+                Ok((error, _)) => *locked(&trouble) = Some(error),
+                Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {}
+                Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
+            },
+            Ok(_) = reconnects.recv() => *locked(&trouble) = None,
+        }
+    }
+}
+
+impl Way {
+    pub(crate) async fn send(&self, request: &Request) -> Result<Value, Error> {
+        match request {
+            Request::Time => self.custom("TIME", Vec::new()).await,
+            Request::Get { key } => match self {
+                Self::Straight(client) => client.get(key).await,
+                Self::Once(client) => client.get(key).await,
+                Self::Asking(_) => self.custom("GET", vec![key.as_str().into()]).await,
+            },
+            Request::SetIfAbsent { key, value, millis } => match self {
+                Self::Straight(client) => set(client, key, value.clone(), *millis).await,
+                Self::Once(client) => set(client, key, value.clone(), *millis).await,
+                Self::Asking(_) => {
+                    let words = [key.as_str().into(), value.clone().into(), "NX".into(), "GET".into(), "PX".into()];
+                    self.custom("SET", words.into_iter().chain([(*millis).into()]).collect()).await
+                }
+            },
+            Request::Run { script, call, arguments } => self.run(script, call, arguments).await,
+        }
+    }
+
+    /// Runs a script: by its digest, and by its body where the node does not know it.
+    async fn run(&self, script: &Script, call: &Call, arguments: &[Value]) -> Result<Value, Error> {
+        let (channel, word) = call.ends.clone().unwrap_or_default();
+        let now = call.now.map(|now| now.as_millis().to_string()).unwrap_or_default();
+        let all = |script: &str| {
+            let mut all: Vec<Value> = vec![script.into(), 1.into(), call.key.as_str().into()];
+            all.extend([Value::from(now.as_str()), channel.as_str().into(), word.as_str().into()]);
+            all.extend_from_slice(arguments);
+            all
+        };
+        match self.custom("EVALSHA", all(script.sha1())).await {
+            // After a restart, a failover or a flush. The body brings it to the node again.
+            Err(error) if error.details().starts_with("NOSCRIPT") => {
+                self.custom("EVAL", all(script.lua().map_or("", |body| body))).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Not by the client's own methods: one with options of its own does not have all of them.
+    async fn custom(&self, name: &'static str, words: Vec<Value>) -> Result<Value, Error> {
+        // Each client is of one server.
+        let command = |name| CustomCommand::new_static(name, ClusterHash::Random, false);
+        match self {
+            Self::Straight(client) => client.custom(command(name), words).await,
+            Self::Once(client) => client.custom(command(name), words).await,
+            Self::Asking(client) => {
+                let both = client.pipeline();
+                both.custom::<(), Value>(command("ASKING"), Vec::new()).await?;
+                both.custom::<(), Value>(command(name), words).await?;
+                both.last().await
+            }
+        }
+    }
+}
+
+async fn set(client: &impl KeysInterface, key: &str, value: Bytes, millis: i64) -> Result<Value, Error> {
+    client.set(key, value, Some(Expiration::PX(millis)), Some(SetOptions::NX), true).await
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
