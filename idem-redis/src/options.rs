@@ -23,6 +23,9 @@ use crate::{
     wait::Waiters,
 };
 
+/// What the server's keys begin with if nothing else is said.
+const DEFAULT_PREFIX: &str = "idem";
+
 /// How long an operation may take if nothing else is said.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -36,7 +39,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Builder {
     url: String,
     ca_file: Option<PathBuf>,
-    prefix: String,
+    prefix: Option<String>,
     clock: Option<ManualClock>,
     timeout: Duration,
     min_replicas: Option<NonZeroU32>,
@@ -48,7 +51,7 @@ impl Builder {
         Self {
             url: url.into(),
             ca_file: None,
-            prefix: "idem".into(),
+            prefix: None,
             clock: None,
             timeout: DEFAULT_TIMEOUT,
             min_replicas: None,
@@ -57,9 +60,9 @@ impl Builder {
     }
 
     /// What the server's keys of this store begin with: `idem` if nothing else is said. 1 to 64 letters, digits, `_`,
-    /// `-`, `.` and `:`. Two prefixes are two stores.
+    /// `-`, `.` and `:`. Two prefixes are two stores. The URL can say the same: `redis://…?prefix=PREFIX`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
+        self.prefix = Some(prefix.into());
         self
     }
 
@@ -112,8 +115,8 @@ impl Builder {
         if self.timeout.is_zero() {
             return Err(OpenError::NoTime);
         }
-        let names = Names::new(&self.prefix)?;
         let target = Target::parse(&self.url)?;
+        let names = Names::new(self.prefix.or(target.prefix).as_deref().unwrap_or(DEFAULT_PREFIX))?;
         let mut config = target.config;
         let named = match &config.server {
             ServerConfig::Clustered { hosts, .. } => Some(hosts.clone()),

@@ -64,7 +64,7 @@ impl RedisStore {
     /// `redis://USER:PASSWORD@HOST:PORT/DATABASE`, `rediss://` for TLS (rustls, with the authorities that the system
     /// trusts, or those in a PEM file, `?sslrootcert=PATH`), `redis-cluster://HOST:PORT?node=HOST:PORT&…` and
     /// `redis-sentinel://HOST:PORT?sentinelServiceName=NAME&node=HOST:PORT&…`, each also with `rediss`.
-    /// `valkey` may stand for `redis`.
+    /// `valkey` may stand for `redis`. `?prefix=PREFIX` is [`Builder::prefix`].
     ///
     /// # Errors
     ///

@@ -27,6 +27,8 @@ pub(crate) struct Target {
     pub(crate) uses_tls: bool,
     /// Whose certificates to trust, if it says so (`sslrootcert`).
     pub(crate) ca_file: Option<PathBuf>,
+    /// What the server's keys begin with, if it says so (`prefix`).
+    pub(crate) prefix: Option<String>,
 }
 
 impl Target {
@@ -38,16 +40,17 @@ impl Target {
         let plain_scheme = scheme.replacen("s-", "-", 1).replacen("s:", ":", 1);
         let plain_scheme = if *uses_tls { plain_scheme } else { (*scheme).into() };
         let (base, query) = url[scheme.len()..].split_once('?').unwrap_or((&url[scheme.len()..], ""));
-        let (mut rest, mut ca_file) = (Vec::new(), None);
+        let (mut rest, mut ca_file, mut prefix) = (Vec::new(), None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
                 Some(("sslrootcert", path)) => ca_file = Some(PathBuf::from(unescape(path)?)),
+                Some(("prefix", value)) => prefix = Some(unescape(value)?),
                 _ => rest.push(pair),
             }
         }
         let plain = format!("{plain_scheme}{base}?{}", rest.join("&"));
         let config = Config::from_url(&plain).map_err(|_| OpenError::Url)?;
-        Ok(Self { config, uses_tls: *uses_tls, ca_file })
+        Ok(Self { config, uses_tls: *uses_tls, ca_file, prefix })
     }
 }
 
@@ -77,10 +80,13 @@ mod tests {
     #[test]
     fn every_scheme_is_what_it_says() {
         for (scheme, uses_tls) in SCHEMES {
-            let url = format!("{scheme}u:p%40w@h:7000?node=g:7001&sentinelServiceName=s&sslrootcert=/a%20b/ca.pem");
+            let url = format!(
+                "{scheme}u:p%40w@h:7000?node=g:7001&sentinelServiceName=s&sslrootcert=/a%20b/ca.pem&prefix=a%3Ab"
+            );
             let target = Target::parse(&url).unwrap_or_else(|_| panic!("{scheme}"));
             assert_eq!(target.uses_tls, uses_tls, "{scheme}");
             assert_eq!(target.ca_file, Some(PathBuf::from("/a b/ca.pem")), "{scheme}");
+            assert_eq!(target.prefix.as_deref(), Some("a:b"), "{scheme}");
             assert_eq!(target.config.username.as_deref(), Some("u"));
             assert_eq!(target.config.password.as_deref(), Some("p@w"));
             assert!(target.config.tls.is_none());

@@ -58,6 +58,19 @@ async fn settings_that_can_not_be_are_refused_when_it_is_built() {
     assert!(error.to_string().contains("/no/such/file"), "{error}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefix_is_the_urls_or_the_builders_which_counts_more() {
+    let (one, other) = (redis().prefix(), redis().prefix());
+    let url = format!("{}?prefix={one}", redis().url());
+    let records = |prefix: &str| redis().command(&["EXISTS", &format!("{prefix}:r:tenant-7:k")]).integer();
+    own(&RedisStore::connect(&url).await.unwrap(), &claim_of("k")).await;
+    assert_eq!((records(&one), records(&other)), (1, 0));
+    own(&RedisStore::builder(&url).prefix(&other).connect().await.unwrap(), &claim_of("k")).await;
+    assert_eq!((records(&one), records(&other)), (1, 1));
+    let built = RedisStore::builder(&format!("{}?prefix=a%7Bb%7D", redis().url())).build();
+    assert!(matches!(built, Err(OpenError::Prefix { .. })));
+}
+
 #[tokio::test]
 async fn a_server_that_is_not_there_is_unavailable_and_the_error_says_why() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
