@@ -52,7 +52,11 @@ impl RedisStore {
             ));
         }
         if policy != "noeviction" {
-            tracing::warn!(policy, limit, "records may be removed when the server's memory is full, as was accepted");
+            tracing::warn!(
+                policy,
+                limit,
+                "records may be removed when the server's memory is full{on}, as was accepted"
+            );
         }
         if field(&persistence, "aof_enabled") != Some("1") {
             tracing::warn!(

@@ -30,13 +30,13 @@ pub(crate) const QUEUE: usize = 4 * IN_FLIGHT;
 /// waits for replicas.
 ///
 /// The client itself notices a connection on which nothing comes back only once it has stopped sending, which under load
-/// is never.
+/// is never; and stays connected to a server that became a replica, although its name may lead to another one by now.
 pub(crate) struct Line {
     client: Client,
     connection: Mutex<Option<Connection>>,
     /// Since when calls have been in vain.
-    silence: Mutex<Option<Instant>>,
-    is_silent: AtomicBool,
+    vain: Mutex<Option<Instant>>,
+    is_vain: AtomicBool,
     /// For how long calls may be in vain.
     patience: Duration,
     trouble: Arc<Mutex<Option<Error>>>,
@@ -74,8 +74,8 @@ impl Line {
         Self {
             client,
             connection: Mutex::default(),
-            silence: Mutex::default(),
-            is_silent: AtomicBool::new(false),
+            vain: Mutex::default(),
+            is_vain: AtomicBool::new(false),
             patience: timeout / 2,
             trouble: Arc::default(),
             room: Arc::new(Semaphore::new(IN_FLIGHT)),
@@ -101,37 +101,40 @@ impl Line {
         }
     }
 
-    /// Takes note of whether there was an answer, and has the connection replaced on which there is none for too long.
+    /// Takes note of whether there was an answer, and has the connection replaced on which calls are in vain for too long.
     pub(crate) fn heard<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
-        let failure = answer.as_ref().err().map(Error::kind);
-        match failure {
-            Some(ErrorKind::Timeout) => self.is_in_vain(),
-            // Nothing was asked, or it is on the way to a new connection.
-            Some(ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure) => {}
-            _ => self.is_answered(),
+        match &answer {
+            Err(error) if error.details().starts_with("READONLY") => self.was_in_vain(),
+            Err(error) => match error.kind() {
+                ErrorKind::Timeout => self.was_in_vain(),
+                // Nothing was asked, or it is on the way to a new connection.
+                ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure => {}
+                _ => self.was_answered(),
+            },
+            Ok(_) => self.was_answered(),
         }
         answer
     }
 
-    fn is_answered(&self) {
-        if self.is_silent.load(Ordering::Relaxed) {
-            *locked(&self.silence) = None;
-            self.is_silent.store(false, Ordering::Relaxed);
+    fn was_answered(&self) {
+        if self.is_vain.load(Ordering::Relaxed) {
+            *locked(&self.vain) = None;
+            self.is_vain.store(false, Ordering::Relaxed);
         }
     }
 
-    fn is_in_vain(&self) {
+    fn was_in_vain(&self) {
         if self.client.state() != ClientState::Connected {
             return;
         }
-        let mut silence = locked(&self.silence);
-        let is_too_long = silence.get_or_insert_with(Instant::now).elapsed() >= self.patience;
+        let mut vain = locked(&self.vain);
+        let is_too_long = vain.get_or_insert_with(Instant::now).elapsed() >= self.patience;
         if is_too_long {
-            *silence = None;
+            *vain = None;
             // The next call connects.
             *locked(&self.connection) = None;
         }
-        self.is_silent.store(silence.is_some(), Ordering::Relaxed);
+        self.is_vain.store(vain.is_some(), Ordering::Relaxed);
     }
 }
 

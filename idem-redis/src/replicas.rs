@@ -16,6 +16,7 @@ use idem_core::{StoreError, StoreErrorKind};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinHandle,
+    time::timeout,
 };
 
 use crate::{
@@ -62,8 +63,16 @@ impl Replicas {
         Arc::new(Self { at_least, timeout, make, room, idle: Mutex::default() })
     }
 
-    /// A connection for a claim, to the node of a cluster that has its key.
+    /// A connection for a claim, to the node of a cluster that has its key. Within the time limit; nothing is left behind
+    /// where the caller loses interest.
     pub(crate) async fn session(self: &Arc<Self>, node: Option<Server>) -> Result<Session, Error> {
+        let late = |_| {
+            Error::new(ErrorKind::Backpressure, "too many claims wait for replicas, or a connection takes too long")
+        };
+        timeout(self.timeout, self.wait_for_session(node)).await.map_err(late)?
+    }
+
+    async fn wait_for_session(self: &Arc<Self>, node: Option<Server>) -> Result<Session, Error> {
         let room = Arc::clone(&self.room).acquire_owned().await;
         let room = room.map_err(|_| Error::new(ErrorKind::Canceled, "the store is gone"))?; // it never is
         let connection = match self.idle(&node) {
