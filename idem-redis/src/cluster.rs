@@ -108,15 +108,17 @@ impl Cluster {
 
     /// The node that has the key, as far as is known.
     pub(crate) async fn start(&self, key: &str) -> Result<Redirection, Error> {
-        let known = || {
-            let to = locked(&self.known).server(key).cloned()?;
-            Some(Redirection { to, asks: false, left: REDIRECTIONS })
-        };
+        let known = || Some(Redirection { to: self.node_of(key)?, asks: false, left: REDIRECTIONS });
         if let Some(at) = known() {
             return Ok(at);
         }
         self.learn().await?;
         known().ok_or_else(|| Error::new(ErrorKind::Cluster, "CLUSTERDOWN no node has the slot of the key"))
+    }
+
+    /// The node that has the key, as far as is known.
+    pub(crate) fn node_of(&self, key: &str) -> Option<Server> {
+        locked(&self.known).server(key).cloned()
     }
 
     /// The masters, each with its client.

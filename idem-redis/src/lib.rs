@@ -89,12 +89,12 @@
 //! Under a prefix (`idem`, or [`Builder::prefix`]) one string per record, `PREFIX:r:SCOPE:KEY`, in a versioned binary form
 //! whose third byte is the state (`p`, `r`, `h`, `d`). `%`, `:`, `{` and `}` in scope and key are written as `%` and two
 //! digits, so no two are alike, and none says which node of a cluster it is on. A record of a newer version is refused, and
-//! never written over. Look, and change nothing by hand. `PREFIX:probe` is there for a moment during a check, and
+//! never written over. Look, and change nothing by hand. `PREFIX:probe:…` is there for a moment during a check, and
 //! `PREFIX:ended` is the channel on which waits are woken.
 //!
 //! A user of the store's own needs
-//! `~PREFIX:* &PREFIX:* +set +get +del +pttl +eval +evalsha +scan +publish +subscribe +info +time +wait`, and
-//! `+cluster +asking` in a cluster.
+//! `~PREFIX:* &PREFIX:* +set +get +del +pttl +eval +evalsha +scan +publish +subscribe +info +time +wait`, also
+//! `+role` behind Sentinels, `+select` for a database by number, `+cluster +asking` in a cluster.
 //!
 //! [`Store::check`](idem_core::Store::check) refuses a server that is too old, a replica, an evicting `maxmemory-policy`
 //! and missing rights, on every master of a cluster, and warns of one without an append-only file.

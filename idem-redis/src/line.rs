@@ -50,13 +50,32 @@ struct Connection {
     watches: JoinHandle<()>,
 }
 
-/// A command about one key; or one that asks for the time.
+/// A command about one key; or one that any node does.
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
     Time,
-    Get { key: String },
-    SetIfAbsent { key: String, value: Bytes, millis: i64 },
-    Run { script: Script, call: Call, arguments: Vec<Value> },
+    Get {
+        key: String,
+    },
+    Publish {
+        channel: String,
+        word: String,
+    },
+    SetIfAbsent {
+        key: String,
+        value: Bytes,
+        millis: i64,
+    },
+    Run {
+        script: Script,
+        call: Call,
+        arguments: Vec<Value>,
+    },
+    /// A script that takes no arguments but the first ones, by its body even where the node knows it.
+    Bring {
+        script: Script,
+        call: Call,
+    },
 }
 
 /// How a command is sent.
@@ -169,6 +188,9 @@ impl Way {
                 Self::Once(client) => client.get(key).await,
                 Self::Asking(_) => self.custom("GET", vec![key.as_str().into()]).await,
             },
+            Request::Publish { channel, word } => {
+                self.custom("PUBLISH", vec![channel.as_str().into(), word.as_str().into()]).await
+            }
             Request::SetIfAbsent { key, value, millis } => match self {
                 Self::Straight(client) => set(client, key, value.clone(), *millis).await,
                 Self::Once(client) => set(client, key, value.clone(), *millis).await,
@@ -178,23 +200,16 @@ impl Way {
                 }
             },
             Request::Run { script, call, arguments } => self.run(script, call, arguments).await,
+            Request::Bring { script, call } => self.custom("EVAL", words(body(script), call, &[])).await,
         }
     }
 
     /// Runs a script: by its digest, and by its body where the node does not know it.
     async fn run(&self, script: &Script, call: &Call, arguments: &[Value]) -> Result<Value, Error> {
-        let (channel, word) = call.ends.clone().unwrap_or_default();
-        let now = call.now.map(|now| now.as_millis().to_string()).unwrap_or_default();
-        let all = |script: &str| {
-            let mut all: Vec<Value> = vec![script.into(), 1.into(), call.key.as_str().into()];
-            all.extend([Value::from(now.as_str()), channel.as_str().into(), word.as_str().into()]);
-            all.extend_from_slice(arguments);
-            all
-        };
-        match self.custom("EVALSHA", all(script.sha1())).await {
+        match self.custom("EVALSHA", words(script.sha1(), call, arguments)).await {
             // After a restart, a failover or a flush. The body brings it to the node again.
             Err(error) if error.details().starts_with("NOSCRIPT") => {
-                self.custom("EVAL", all(script.lua().map_or("", |body| body))).await
+                self.custom("EVAL", words(body(script), call, arguments)).await
             }
             answer => answer,
         }
@@ -215,6 +230,20 @@ impl Way {
             }
         }
     }
+}
+
+fn body(script: &Script) -> &str {
+    script.lua().map_or("", |body| body)
+}
+
+/// What follows EVAL or EVALSHA.
+fn words(script: &str, call: &Call, arguments: &[Value]) -> Vec<Value> {
+    let (channel, word) = call.ends.clone().unwrap_or_default();
+    let now = call.now.map(|now| now.as_millis().to_string()).unwrap_or_default();
+    let mut words: Vec<Value> = vec![script.into(), 1.into(), call.key.as_str().into()];
+    words.extend([now.into(), channel.into(), word.into()]);
+    words.extend_from_slice(arguments);
+    words
 }
 
 async fn set(client: &impl KeysInterface, key: &str, value: Bytes, millis: i64) -> Result<Value, Error> {

@@ -202,6 +202,14 @@ impl Link {
         }
     }
 
+    /// The node of a cluster that has the key, as far as is known.
+    pub(crate) fn node_of(&self, key: &str) -> Option<Server> {
+        match &self.nodes {
+            Nodes::One(_) => None,
+            Nodes::Cluster(cluster) => cluster.node_of(key),
+        }
+    }
+
     /// What a server says of itself.
     pub(crate) async fn info(
         &self,
@@ -241,6 +249,12 @@ impl Link {
         Ok(Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000)))
     }
 
+    /// Says a word on the channel, to whoever listens to any node.
+    pub(crate) async fn publish(&self, operation: &'static str, channel: &str, word: String) -> Result<(), StoreError> {
+        let request = Request::Publish { channel: channel.to_owned(), word };
+        self.send(operation, channel, request).await.map(drop)
+    }
+
     /// The value, if there is one.
     pub(crate) async fn value(&self, operation: &'static str, key: &str) -> Result<Option<Bytes>, StoreError> {
         let value = self.send(operation, key, Request::Get { key: key.to_owned() }).await?;
@@ -271,6 +285,13 @@ impl Link {
         let request = Request::SetIfAbsent { key: key.to_owned(), value, millis };
         let found = self.send(operation, key, request).await?;
         found.convert().map_err(|error| redis_error(operation, error))
+    }
+
+    /// Runs a script that takes no more than the call, by its body.
+    pub(crate) async fn bring(&self, operation: &'static str, script: &Script, call: &Call) -> Result<(), StoreError> {
+        let request = Request::Bring { script: script.clone(), call: call.clone() };
+        parse(self.send(operation, &call.key, request).await?, operation)?;
+        Ok(())
     }
 
     /// Runs a script.

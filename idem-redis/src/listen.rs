@@ -1,6 +1,7 @@
 //! The one connection on which the server says that attempts have ended.
 
 use std::{
+    hash::{BuildHasher, RandomState},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,20 +11,28 @@ use std::{
 
 use fred::{
     clients::SubscriberClient,
-    error::{Error, ErrorKind},
+    error::Error,
     interfaces::{ClientLike, EventInterface, PubsubInterface},
 };
+use idem_core::{StoreError, StoreErrorKind};
 use tokio::{
-    sync::{Mutex, broadcast::error::RecvError},
+    sync::{Mutex, broadcast::error::RecvError, watch},
     task::JoinHandle,
     time::{Instant, timeout},
 };
 
-use crate::wait::Waiters;
+use crate::{
+    error::{redis_error, store_error},
+    link::Link,
+    wait::Waiters,
+};
 
-/// For how long the server's word that it is subscribed is good: nothing else is heard of a connection that broke
-/// without a word.
+/// For how long it is good that the store has heard itself: nothing else is heard of a connection that broke without a
+/// word.
 const GOOD_FOR: Duration = Duration::from_secs(10);
+
+/// How long it waits for a word of its own before it says another: the first may have come before the subscription.
+const SAY_AGAIN: Duration = Duration::from_millis(50);
 
 /// Listens from the check or the first wait on, for as long as the store lives.
 pub(crate) struct Listener {
@@ -31,14 +40,26 @@ pub(crate) struct Listener {
     channel: String,
     waiters: Arc<Waiters>,
     timeout: Duration,
+    own: Arc<OwnWords>,
     subscription: Mutex<Subscription>,
+}
+
+/// What a listener says to itself. Neither the client nor the server answers a subscription in a way that shows that
+/// what is said arrives.
+struct OwnWords {
+    /// No other listener's.
+    name: String,
+    /// The number of the last that was heard.
+    heard: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct Subscription {
     tasks: Option<Tasks>,
-    /// When the server said last that it is subscribed.
-    confirmed: Option<Instant>,
+    /// The number of the last word that was said.
+    said: u64,
+    /// When the last was heard.
+    heard: Option<Instant>,
 }
 
 /// The tasks behind the connection, which ends with them.
@@ -46,64 +67,92 @@ struct Tasks {
     serves: JoinHandle<Result<(), Error>>,
     hears: JoinHandle<()>,
     subscribes_again: JoinHandle<()>,
-    /// Whether it was another connection on which the server said that it is subscribed.
+    /// Whether it was on another connection that the last own word was heard.
     has_reconnected: Arc<AtomicBool>,
 }
 
 impl Listener {
     pub(crate) fn new(client: SubscriberClient, channel: String, waiters: Arc<Waiters>, timeout: Duration) -> Self {
-        Self { client, channel, waiters, timeout, subscription: Mutex::default() }
+        let own = Arc::new(OwnWords {
+            name: format!("heard {:016x} ", RandomState::new().hash_one(0)),
+            heard: watch::Sender::new(0),
+        });
+        Self { client, channel, waiters, timeout, own, subscription: Mutex::default() }
     }
 
-    /// Sees to it that what is said arrives: subscribes, and waits for the server's word on that, unless it gave it
-    /// lately. Within the time limit, twice at most.
-    pub(crate) async fn listen(&self) -> Result<(), Error> {
-        let late = |_| Error::new(ErrorKind::Timeout, "the server's word on a subscription did not come");
+    /// Sees to it that what is said arrives: subscribes, and hears itself, unless it did so lately. Within the time limit,
+    /// twice at most.
+    pub(crate) async fn listen(&self, operation: &'static str, link: &Link) -> Result<(), StoreError> {
+        let deaf = || {
+            let message = format!(
+                "what the server was asked to publish on {:?} did not come back within {:?} (Builder::timeout); the user \
+                 needs the rights +publish, +subscribe and &PREFIX:*",
+                self.channel, self.timeout
+            );
+            store_error(StoreErrorKind::Unavailable, operation, message)
+        };
         // One at a time. The others wait no longer than it does.
-        let mut subscription = timeout(self.timeout, self.subscription.lock()).await.map_err(late)?;
-        let Subscription { tasks, confirmed } = &mut *subscription;
+        let mut subscription = timeout(self.timeout, self.subscription.lock()).await.map_err(|_| deaf())?;
+        let Subscription { tasks, said, heard } = &mut *subscription;
         let tasks = match tasks {
             Some(tasks) if !tasks.serves.is_finished() => tasks,
             // It is the first time, or the runtime of the tasks is gone.
             tasks => {
-                *confirmed = None;
+                *heard = None;
                 tasks.insert(self.start())
             }
         };
         let is_another = tasks.has_reconnected.swap(false, Ordering::SeqCst);
-        if !is_another && confirmed.is_some_and(|at| at.elapsed() < GOOD_FOR) {
+        if !is_another && heard.is_some_and(|at| at.elapsed() < GOOD_FOR) {
             return Ok(());
         }
-        *confirmed = None;
-        match timeout(self.timeout, self.client.subscribe(self.channel.clone())).await {
-            Ok(subscribed) => subscribed?,
-            Err(elapsed) => {
+        *heard = None;
+        match timeout(self.timeout, self.hear_itself(operation, link, said)).await {
+            Ok(heard_itself) => heard_itself?,
+            Err(_) => {
                 // The next call connects.
                 subscription.tasks = None;
-                return Err(late(elapsed));
+                return Err(deaf());
             }
         }
-        *confirmed = Some(Instant::now());
+        *heard = Some(Instant::now());
         Ok(())
+    }
+
+    async fn hear_itself(&self, operation: &'static str, link: &Link, said: &mut u64) -> Result<(), StoreError> {
+        let subscribed = self.client.subscribe(self.channel.clone()).await;
+        subscribed.map_err(|error| redis_error(operation, error))?;
+        let (first, mut heard) = (*said + 1, self.own.heard.subscribe());
+        loop {
+            *said += 1;
+            link.publish(operation, &self.channel, format!("{}{said}", self.own.name)).await?;
+            if timeout(SAY_AGAIN, heard.wait_for(|heard| *heard >= first)).await.is_ok() {
+                return Ok(());
+            }
+        }
     }
 
     fn start(&self) -> Tasks {
         let has_reconnected = Arc::new(AtomicBool::new(false));
-        let hears = tokio::spawn(hear(self.client.clone(), Arc::clone(&self.waiters), Arc::clone(&has_reconnected)));
+        let hears =
+            hear(self.client.clone(), Arc::clone(&self.waiters), Arc::clone(&self.own), Arc::clone(&has_reconnected));
+        let hears = tokio::spawn(hears);
         let serves = self.client.connect();
         let subscribes_again = self.client.manage_subscriptions();
         Tasks { serves, hears, subscribes_again, has_reconnected }
     }
 }
 
-async fn hear(client: SubscriberClient, waiters: Arc<Waiters>, has_reconnected: Arc<AtomicBool>) {
+async fn hear(client: SubscriberClient, waiters: Arc<Waiters>, own: Arc<OwnWords>, has_reconnected: Arc<AtomicBool>) {
     let (mut said, mut reconnected) = (client.message_rx(), client.reconnect_rx());
     loop {
         tokio::select! {
             message = said.recv() => match message {
                 Ok(message) => {
-                    let bell = message.value.as_string().and_then(|word| u64::from_str_radix(&word, 16).ok());
-                    if let Some(bell) = bell {
+                    let word = message.value.as_string().unwrap_or_default();
+                    if let Some(number) = word.strip_prefix(&own.name).and_then(|number| number.parse().ok()) {
+                        own.heard.send_replace(number);
+                    } else if let Ok(bell) = u64::from_str_radix(&word, 16) {
                         waiters.wake(bell);
                     }
                 }

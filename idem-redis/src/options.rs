@@ -124,8 +124,13 @@ impl Builder {
         };
         let hosts = named.iter().flatten().map(|node| node.host.to_string());
         let tls_name = hosts.into_iter().find(|host| target.uses_tls && host.parse::<IpAddr>().is_err());
+        let ca_file = self.ca_file.or(target.ca_file);
+        if ca_file.is_some() && !target.uses_tls {
+            let problem = "certificates are named (Builder::ca_file, sslrootcert), but the URL asks for no TLS; write \
+                           rediss://, rediss-cluster:// or rediss-sentinel://";
+            return Err(OpenError::Tls { problem: problem.into() });
+        }
         if target.uses_tls {
-            let ca_file = self.ca_file.or(target.ca_file);
             config.tls = Some(tls::config(ca_file.as_deref(), tls_name.clone())?);
         }
         let timeout = self.timeout;
@@ -205,6 +210,18 @@ pub enum OpenError {
          redis-cluster://HOST:PORT?node=HOST:PORT or redis-sentinel://HOST:PORT?sentinelServiceName=NAME"
     )]
     Url,
+    /// The URL has a parameter that there is not. Its value is not shown.
+    #[error(
+        "the Redis URL has a parameter {name:?} that there is not; write prefix, sslrootcert, node, sentinelServiceName, \
+         sentinelUsername or sentinelPassword"
+    )]
+    Parameter {
+        /// Its name, 64 characters at most.
+        name: String,
+    },
+    /// The URL of a cluster names a database by number.
+    #[error("a cluster has no databases by number; leave /NUMBER out of the Redis URL")]
+    ClusterDatabase,
     /// The prefix is none.
     #[error("the prefix {prefix:?} is not 1 to 64 letters, digits, '_', '-', '.' and ':'")]
     Prefix {

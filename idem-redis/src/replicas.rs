@@ -34,7 +34,7 @@ const AT_A_TIME: usize = 32;
 /// None of them connects again by itself, since `WAIT` on a new connection would speak of nothing: one that breaks, or
 /// whose claim ended in any other way than well, is thrown away.
 pub(crate) struct Replicas {
-    at_least: u32,
+    pub(crate) at_least: u32,
     timeout: Duration,
     make: NodeClients,
     room: Arc<Semaphore>,
@@ -80,6 +80,14 @@ impl Replicas {
             None => self.connect(node.as_ref()).await?,
         };
         Ok(Session { replicas: Arc::clone(self), node, connection, _room: room })
+    }
+
+    /// Whether the user may wait for replicas at all.
+    pub(crate) async fn try_out(self: &Arc<Self>, node: Option<&Server>) -> Result<(), Error> {
+        let session = self.session(node.cloned()).await?;
+        session.client().wait::<i64>(0, 1).await?;
+        session.done();
+        Ok(())
     }
 
     fn idle(&self, node: &Option<Server>) -> Option<Connection> {

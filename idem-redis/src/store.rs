@@ -527,6 +527,7 @@ impl wait::Help for Waiting<'_> {
     }
 
     async fn listen(&self) -> bool {
-        self.store.inner.listener.listen().await.is_ok()
+        let Inner { listener, link, .. } = &*self.store.inner;
+        listener.listen("wait", link).await.is_ok()
     }
 }

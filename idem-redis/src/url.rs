@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fred::types::config::Config;
+use fred::types::config::{Config, ServerConfig};
 
 use crate::OpenError;
 
@@ -20,6 +20,9 @@ const SCHEMES: [(&str, bool); 12] = [
     ("valkeys-cluster://", true),
     ("valkeys-sentinel://", true),
 ];
+
+/// The parameters that the client reads.
+const PASSED_ON: [&str; 4] = ["node", "sentinelServiceName", "sentinelUsername", "sentinelPassword"];
 
 /// A URL, read.
 pub(crate) struct Target {
@@ -42,14 +45,21 @@ impl Target {
         let (base, query) = url[scheme.len()..].split_once('?').unwrap_or((&url[scheme.len()..], ""));
         let (mut rest, mut ca_file, mut prefix) = (Vec::new(), None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=') {
-                Some(("sslrootcert", path)) => ca_file = Some(PathBuf::from(unescape(path)?)),
-                Some(("prefix", value)) => prefix = Some(unescape(value)?),
-                _ => rest.push(pair),
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match name {
+                "sslrootcert" => ca_file = Some(PathBuf::from(unescape(value)?)),
+                "prefix" => prefix = Some(unescape(value)?),
+                _ if PASSED_ON.contains(&name) => rest.push(pair),
+                other => return Err(OpenError::Parameter { name: other.chars().take(64).collect() }),
             }
         }
         let plain = format!("{plain_scheme}{base}?{}", rest.join("&"));
         let config = Config::from_url(&plain).map_err(|_| OpenError::Url)?;
+        // The client would leave it out without a word.
+        let path = base.split_once('/').map_or("", |(_, path)| path);
+        if matches!(config.server, ServerConfig::Clustered { .. }) && !matches!(path, "" | "0") {
+            return Err(OpenError::ClusterDatabase);
+        }
         Ok(Self { config, uses_tls: *uses_tls, ca_file, prefix })
     }
 }
@@ -73,8 +83,6 @@ fn unescape(value: &str) -> Result<String, OpenError> {
 
 #[cfg(test)]
 mod tests {
-    use fred::types::config::ServerConfig;
-
     use super::*;
 
     #[test]

@@ -71,6 +71,21 @@ async fn a_value_that_is_no_record_is_corrupt_and_never_written_over() {
     own(&store, &claim_of("k")).await;
 }
 
+// case 017
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_whose_expiry_somebody_took_away_is_corrupt_and_nobody_takes_it_over() {
+    let place = Place::new("persisted");
+    let store = place.open().await;
+    let owner = own(&store, &claim_of("k")).await;
+    redis().command(&["PERSIST", &place.name("k")]);
+    let before = value(&place, "k");
+    assert_refused(&place, "k", &owner, StoreErrorKind::Corrupt).await;
+    assert_eq!(value(&place, "k"), before);
+    // As the error says.
+    redis().command(&["PEXPIRE", &place.name("k"), "60000"]);
+    complete(&store, &owner).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_of_another_type_is_corrupt() {
     let place = Place::new("type");
