@@ -76,7 +76,7 @@ impl Builder {
     /// How long an operation may take before it is an error of kind unavailable: more than zero, and at most a minute (a
     /// longer time means a minute). 2 seconds if nothing else is said.
     ///
-    /// A command that took too long may still be applied later, within about as much time again.
+    /// A command that took too long may still be applied later: see [what the store promises](crate#what-it-promises).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.min(MAX_TIMEOUT);
         self
