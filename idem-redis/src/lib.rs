@@ -116,7 +116,7 @@
 
 mod check;
 mod clock;
-mod cluster;
+mod directory;
 mod error;
 mod line;
 mod link;

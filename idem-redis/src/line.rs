@@ -26,8 +26,7 @@ pub(crate) const IN_FLIGHT: usize = 4096;
 /// way, so that it never counts while the server answers.
 pub(crate) const QUEUE: usize = 4 * IN_FLIGHT;
 
-/// The client of one server, or of the one that Sentinels name: one connection, through which everything goes but what
-/// waits for replicas.
+/// The client of one server: one connection, through which everything goes but what waits for replicas.
 ///
 /// The client itself notices a connection on which nothing comes back only once it has stopped sending, which under load
 /// is never; and stays connected to a server that became a replica, although its name may lead to another one by now.
@@ -39,9 +38,17 @@ pub(crate) struct Line {
     is_vain: AtomicBool,
     /// For how long calls may be in vain.
     patience: Duration,
-    trouble: Arc<Mutex<Option<Error>>>,
+    trouble: Arc<Trouble>,
     /// For the calls that are under way.
     pub(crate) room: Arc<Semaphore>,
+}
+
+/// What became of connections.
+#[derive(Default)]
+struct Trouble {
+    /// What is in the way of one now.
+    last: Mutex<Option<Error>>,
+    is_new: AtomicBool,
 }
 
 /// The tasks behind the client. The connection ends with them.
@@ -116,8 +123,18 @@ impl Line {
     pub(crate) fn trouble(&self) -> Option<Error> {
         match self.client.state() {
             ClientState::Connected => None,
-            _ => locked(&self.trouble).clone(),
+            _ => locked(&self.trouble.last).clone(),
         }
+    }
+
+    /// Whether a connection was lost since this was asked last.
+    pub(crate) fn takes_loss(&self) -> bool {
+        self.trouble.is_new.load(Ordering::SeqCst) && self.trouble.is_new.swap(false, Ordering::SeqCst)
+    }
+
+    /// As if a connection were lost.
+    pub(crate) fn gives_loss_back(&self) {
+        self.trouble.is_new.store(true, Ordering::SeqCst);
     }
 
     /// Takes note of whether there was an answer, and has the connection replaced on which calls are in vain for too long.
@@ -165,16 +182,19 @@ impl Drop for Connection {
 }
 
 /// Keeps in mind what is in the way of a connection.
-async fn watch(client: Client, trouble: Arc<Mutex<Option<Error>>>) {
+async fn watch(client: Client, trouble: Arc<Trouble>) {
     let (mut errors, mut reconnects) = (client.error_rx(), client.reconnect_rx());
     loop {
         tokio::select! {
             error = errors.recv() => match error {
-                Ok((error, _)) => *locked(&trouble) = Some(error),
+                Ok((error, _)) => {
+                    *locked(&trouble.last) = Some(error);
+                    trouble.is_new.store(true, Ordering::SeqCst);
+                }
                 Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {}
                 Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
             },
-            Ok(_) = reconnects.recv() => *locked(&trouble) = None,
+            Ok(_) = reconnects.recv() => *locked(&trouble.last) = None,
         }
     }
 }

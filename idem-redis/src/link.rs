@@ -18,7 +18,7 @@ use idem_core::{StoreError, StoreErrorKind, Timestamp};
 use tokio::{runtime::Handle, sync::Semaphore, time::timeout};
 
 use crate::{
-    cluster::Cluster,
+    directory::Directory,
     error::{redis_error, store_error},
     line::{Line, Request, Way},
     replicas::{Replicas, Session},
@@ -34,9 +34,9 @@ pub(crate) struct Link {
 /// What is at the other end.
 #[derive(Clone)]
 pub(crate) enum Nodes {
-    /// A server, or the one that Sentinels name.
     One(Arc<Line>),
-    Cluster(Arc<Cluster>),
+    /// The nodes of a cluster, or the one that Sentinels name.
+    Several(Arc<Directory>),
 }
 
 /// What a script gave.
@@ -71,7 +71,7 @@ impl Link {
     pub(crate) fn too_slow(&self, operation: &'static str) -> StoreError {
         let trouble = match &self.nodes {
             Nodes::One(line) => line.trouble(),
-            Nodes::Cluster(cluster) => cluster.trouble(),
+            Nodes::Several(directory) => directory.trouble(),
         };
         match trouble {
             Some(trouble) => redis_error(operation, trouble),
@@ -83,8 +83,13 @@ impl Link {
     }
 
     fn failed(&self, operation: &'static str, error: Error) -> StoreError {
-        match error.kind() {
-            ErrorKind::Timeout => self.too_slow(operation),
+        let is_sent_round = error.details().starts_with("MOVED") || error.details().starts_with("ASK");
+        match (error.kind(), &self.nodes) {
+            (ErrorKind::Timeout, _) => self.too_slow(operation),
+            (_, Nodes::Several(_)) if is_sent_round => {
+                let message = "the nodes of the cluster do not agree on which of them has the key; slots may be moving";
+                store_error(StoreErrorKind::Unavailable, operation, message).with_source(error)
+            }
             _ => redis_error(operation, error),
         }
     }
@@ -140,9 +145,9 @@ impl Link {
                 let room = Arc::clone(&line.room);
                 self.call(operation, room, async move { line.heard(way.send(&request).await) }).await
             }
-            Nodes::Cluster(cluster) => {
-                let (cluster, room, key) = (Arc::clone(cluster), cluster.room(key), key.to_owned());
-                self.call(operation, room, async move { cluster.send(&key, &request).await }).await
+            Nodes::Several(directory) => {
+                let (directory, room, key) = (Arc::clone(directory), directory.room(key), key.to_owned());
+                self.call(operation, room, async move { directory.send(&key, &request).await }).await
             }
         }
     }
@@ -167,9 +172,9 @@ impl Link {
                 };
                 self.to_the_end(operation, claim).await?
             }
-            Nodes::Cluster(cluster) => {
-                let (replicas, cluster) = (Arc::clone(replicas), Arc::clone(cluster));
-                let mut at = cluster.start(key).await.map_err(|error| self.failed(operation, error))?;
+            Nodes::Several(directory) => {
+                let (replicas, directory, key) = (Arc::clone(replicas), Arc::clone(directory), key.to_owned());
+                let mut at = directory.start(&key).await.map_err(|error| self.failed(operation, error))?;
                 // The write and the wait go to one and the same node.
                 let session = replicas.session(Some(at.to.clone())).await;
                 let mut session = session.map_err(|error| self.failed(operation, error))?;
@@ -178,7 +183,7 @@ impl Link {
                         let way = if at.asks { session.asking() } else { session.once() };
                         match way.send(&request).await {
                             Ok(reply) => return replicated(session, has_written(&reply), reply).await,
-                            Err(error) => at = cluster.redirected(&error, &at).ok_or(error)?,
+                            Err(error) => at = directory.redirected(&key, &error, &at).await.ok_or(error)?,
                         }
                         session.done();
                         session = replicas.session(Some(at.to.clone())).await?;
@@ -189,13 +194,13 @@ impl Link {
         }
     }
 
-    /// The servers that take writes, each with its client, and with its name where there are several.
+    /// The servers that take writes, each with its client, and with its name where there may be several.
     pub(crate) async fn masters(&self, operation: &'static str) -> Result<Vec<(Option<Server>, Client)>, StoreError> {
         match &self.nodes {
             Nodes::One(line) => Ok(vec![(None, line.client())]),
-            Nodes::Cluster(cluster) => {
-                let learning = Arc::clone(cluster);
-                let room = Arc::clone(&cluster.room);
+            Nodes::Several(directory) => {
+                let learning = Arc::clone(directory);
+                let room = Arc::clone(&directory.room);
                 let masters = self.call(operation, room, async move { learning.masters().await }).await?;
                 Ok(masters.into_iter().map(|(server, client)| (Some(server), client)).collect())
             }
@@ -206,7 +211,7 @@ impl Link {
     pub(crate) fn node_of(&self, key: &str) -> Option<Server> {
         match &self.nodes {
             Nodes::One(_) => None,
-            Nodes::Cluster(cluster) => cluster.node_of(key),
+            Nodes::Several(directory) => directory.node_of(key),
         }
     }
 
@@ -238,11 +243,11 @@ impl Link {
     fn common_room(&self) -> Arc<Semaphore> {
         Arc::clone(match &self.nodes {
             Nodes::One(line) => &line.room,
-            Nodes::Cluster(cluster) => &cluster.room,
+            Nodes::Several(directory) => &directory.room,
         })
     }
 
-    /// The instant that the server's clock shows; in a cluster that of the node which has the key.
+    /// The instant that the clock of the server shows which has the key.
     pub(crate) async fn time(&self, operation: &'static str, key: &str) -> Result<Timestamp, StoreError> {
         let time = self.send(operation, key, Request::Time).await?;
         let (seconds, micros): (i64, i64) = time.convert().map_err(|error| redis_error(operation, error))?;

@@ -4,14 +4,14 @@ use std::{net::IpAddr, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration
 
 use fred::types::{
     Builder as FredBuilder,
-    config::{ConnectionConfig, ReconnectPolicy, ServerConfig, UnresponsiveConfig},
+    config::{Config, ConnectionConfig, ReconnectPolicy, Server, ServerConfig, UnresponsiveConfig},
 };
 use idem_core::{ManualClock, StoreError};
 
 use crate::{
     RedisStore,
     clock::Clock,
-    cluster::{Cluster, NodeClients},
+    directory::{Directory, NodeClients, Teller},
     line::{Line, QUEUE},
     link::{Link, Nodes},
     listen::Listener,
@@ -44,6 +44,7 @@ pub struct Builder {
     timeout: Duration,
     min_replicas: Option<NonZeroU32>,
     accepts_eviction: bool,
+    attempts: u32,
 }
 
 impl Builder {
@@ -56,6 +57,7 @@ impl Builder {
             timeout: DEFAULT_TIMEOUT,
             min_replicas: None,
             accepts_eviction: false,
+            attempts: 3,
         }
     }
 
@@ -105,6 +107,14 @@ impl Builder {
         self
     }
 
+    /// How often a command is sent whose reply is lost: 3 times if nothing else is said. Every command bears it, so there is
+    /// nothing to gain from fewer; tests show that nothing hangs on it either.
+    #[doc(hidden)]
+    pub fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts;
+        self
+    }
+
     /// Sets the store up. Nothing is connected before its first operation, so that a service can start while its server
     /// does not run.
     ///
@@ -118,12 +128,7 @@ impl Builder {
         let target = Target::parse(&self.url)?;
         let names = Names::new(self.prefix.or(target.prefix).as_deref().unwrap_or(DEFAULT_PREFIX))?;
         let mut config = target.config;
-        let named = match &config.server {
-            ServerConfig::Clustered { hosts, .. } => Some(hosts.clone()),
-            _ => None,
-        };
-        let hosts = named.iter().flatten().map(|node| node.host.to_string());
-        let tls_name = hosts.into_iter().find(|host| target.uses_tls && host.parse::<IpAddr>().is_err());
+        let tls_name = tls_name(&config).filter(|_| target.uses_tls);
         let ca_file = self.ca_file.or(target.ca_file);
         if ca_file.is_some() && !target.uses_tls {
             let problem = "certificates are named (Builder::ca_file, sslrootcert), but the URL asks for no TLS; write \
@@ -146,7 +151,7 @@ impl Builder {
                 connection.internal_command_timeout = timeout;
                 connection.reconnect_on_auth_error = true;
                 // Every command bears being sent again.
-                connection.max_command_attempts = 3;
+                connection.max_command_attempts = self.attempts;
                 connection.max_command_buffer_len = QUEUE;
                 connection.unresponsive = UnresponsiveConfig {
                     max_timeout: Some(timeout),
@@ -157,13 +162,8 @@ impl Builder {
         }
         let failed = |error: fred::error::Error| OpenError::Client { problem: error.to_string() };
         let listening = builder.build_subscriber_client().map_err(failed)?;
-        let nodes = match named {
-            None => Nodes::One(Arc::new(Line::new(builder.build().map_err(failed)?, timeout))),
-            Some(named) => {
-                let make = NodeClients { builder, tls_name: tls_name.clone() };
-                Nodes::Cluster(Cluster::new(make, named, timeout))
-            }
-        };
+        let make = NodeClients { builder, tls_name: tls_name.clone() };
+        let nodes = nodes(make, timeout).map_err(failed)?;
         let once = NodeClients { builder: once, tls_name };
         let replicas = self.min_replicas.map(|at_least| Replicas::new(at_least.get(), timeout, once));
         let waiters = Waiters::new();
@@ -187,6 +187,29 @@ impl Builder {
         idem_core::Store::check(&store).await?;
         Ok(store)
     }
+}
+
+/// Nodes of a cluster tell each other's addresses. Where the URL has a name, their certificates must be for that.
+fn tls_name(config: &Config) -> Option<String> {
+    let ServerConfig::Clustered { hosts, .. } = &config.server else { return None };
+    hosts.iter().map(|node| node.host.to_string()).find(|host| host.parse::<IpAddr>().is_err())
+}
+
+/// What the configuration of a client is about.
+fn nodes(make: NodeClients, timeout: Duration) -> Result<Nodes, fred::error::Error> {
+    let config = make.builder.get_config().cloned().unwrap_or_default();
+    let teller = match config.server.clone() {
+        ServerConfig::Centralized { .. } => return Ok(Nodes::One(Arc::new(Line::new(make.builder.build()?, timeout)))),
+        ServerConfig::Clustered { hosts, .. } => Teller::Cluster { named: hosts },
+        ServerConfig::Sentinel { hosts, service_name, username, password } => {
+            let mut sentinels = make.clone();
+            sentinels.builder.set_config(Config { username, password, database: None, ..config });
+            let line = |sentinel: &Server| Ok::<_, fred::error::Error>(Line::new(sentinels.client(sentinel)?, timeout));
+            let clients = hosts.iter().map(line).collect::<Result<_, _>>()?;
+            Teller::Sentinels { service: service_name, clients }
+        }
+    };
+    Ok(Nodes::Several(Directory::new(make, teller, timeout)))
 }
 
 impl std::fmt::Debug for Builder {

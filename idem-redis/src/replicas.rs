@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use crate::{
-    cluster::NodeClients,
+    directory::NodeClients,
     error::store_error,
     line::{Way, locked},
 };

@@ -6,8 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::{BoxFuture, join_all};
-use idem_core::{Checkpoint, Claim, Fenced, Resolve, Store, StoreError};
+use futures_util::future::{BoxFuture, join, join_all};
+use idem_core::{Checkpoint, Claim, Fenced, Resolve, Response, State, Store, StoreError};
+use idem_redis::RedisStore;
 use test_servers::{PrivateRedis, Proxy, RedisCluster, RedisSettings};
 use tokio::time::{sleep, timeout};
 
@@ -146,6 +147,61 @@ async fn a_connection_that_swallows_everything_is_replaced() {
     proxy.lift();
     eventually("it works again", async || store.read(&scope(), &key("k")).await.is_ok()).await;
     complete(&store, &owner).await;
+}
+
+/// A claim and a completion whose callers were told that they are unavailable, and what is there in the end without
+/// anybody repeating them.
+async fn is_applied_later(place: &Place, late: &RedisStore, stop: impl FnOnce(), go_on: impl FnOnce()) {
+    let first = claim_of("first");
+    // The server knows the script: of one that it does not know nothing can be applied late.
+    complete(late, &own(late, &claim_of("before")).await).await;
+    let owner = own(late, &claim_of("owned")).await;
+    stop();
+    let (claimed, completed) = join(late.claim(&first), async {
+        // Behind it on the same connection.
+        sleep(LIMIT / 5).await;
+        late.complete(&owner, &response(), retention()).await
+    })
+    .await;
+    assert_unavailable(claimed);
+    assert_unavailable(completed);
+    // Both callers have their answer by now, and nobody asks again.
+    go_on();
+    let direct = place.open().await;
+    eventually("the claim is applied", async || record(&direct, "first").await.is_some()).await;
+    eventually("the completion is applied", async || {
+        record(&direct, "owned").await.unwrap().state != State::InProgress
+    })
+    .await;
+    let found = record(&direct, "first").await.unwrap();
+    assert_eq!((found.state, found.number, found.token), (State::InProgress, 1, first.token()));
+    assert_eq!(record(&direct, "owned").await.unwrap().state, State::Done(response()));
+    // Others see an owner and an answer; whoever repeats what he was told has failed gets what is there.
+    assert_eq!(word(&claim(&direct, &claim_of("first")).await), "Conflict");
+    assert_eq!(word(&claim(&direct, &claim_of("owned")).await), "Replay");
+    eventually("it works again", async || late.read(&scope(), &key("k")).await.is_ok()).await;
+    assert_eq!(granted(claim(late, &first).await).number(), 1);
+    let again = late.complete(&owner, &Response::new(500), retention()).await.unwrap();
+    assert_eq!(again, Fenced::Written(response()), "the recorded answer is the one that counts");
+}
+
+// case 063
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_timed_out_at_a_server_that_stood_still_is_applied_later_and_can_be_repeated() {
+    let server = PrivateRedis::start(RedisSettings::new());
+    let place = Place::at(&server.url(), "later");
+    let late = place.builder().timeout(LIMIT).connect().await.unwrap();
+    is_applied_later(&place, &late, || server.pause(), || server.resume()).await;
+}
+
+// case 063
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_timed_out_in_a_network_that_lost_everything_is_applied_later_and_can_be_repeated() {
+    let place = Place::new("lost");
+    // The claim and the completion may be on connections of their own, which the client has given up.
+    let proxy = Proxy::start(&place.url);
+    let late = place.builder_through(&proxy.url_through(&place.url)).timeout(LIMIT).connect().await.unwrap();
+    is_applied_later(&place, &late, || proxy.black_hole(), || proxy.lift()).await;
 }
 
 // case 063
@@ -298,9 +354,9 @@ async fn a_wait_is_woken_by_another_handles_completion_and_ends_too_where_nothin
         let name = format!("k-{round}");
         let owner = own(&store, &claim_of(&name)).await;
         let (scope, key) = (scope(), key(&name));
-        let waits = async |store: &idem_redis::RedisStore| {
+        let waits = async |store: &RedisStore| {
             let found = store.wait(&scope, &key, owner.attempt(), PATIENCE).await.unwrap().unwrap();
-            assert_eq!(found.record.state, idem_core::State::Done(response()));
+            assert_eq!(found.record.state, State::Done(response()));
             Instant::now()
         };
         let completes = async {

@@ -140,15 +140,37 @@ impl RedisCluster {
         if from.port() == to.port() {
             return;
         }
+        self.begin_to_move_slot_of(key, to);
         let slot = slot(key.as_bytes()).to_string();
         let id = |node: &PrivateRedis| node.command(&["CLUSTER", "MYID"]).text();
-        to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]);
-        from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]);
         self.move_keys(from, to, &slot);
         for node in [to, from] {
             node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]);
         }
         self.await_agreement();
+    }
+
+    /// Begins to give a slot to another master: until [`RedisCluster::move_slot_of`] ends it, the old owner serves the keys
+    /// that it has, and sends clients that ask for others to the new one (`ASK`).
+    ///
+    /// # Panics
+    ///
+    /// If the other one is no master, or a node refuses.
+    pub fn begin_to_move_slot_of(&self, key: &str, to: &PrivateRedis) {
+        let from = self.owner(key);
+        if from.port() == to.port() {
+            return;
+        }
+        let slot = slot(key.as_bytes()).to_string();
+        let id = |node: &PrivateRedis| node.command(&["CLUSTER", "MYID"]).text();
+        to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]);
+        from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]);
+    }
+
+    /// The slot that a key is in: a number from 0 to 16383.
+    #[must_use]
+    pub fn slot(key: &str) -> u16 {
+        slot(key.as_bytes())
     }
 
     /// Waits until all nodes that run and are not paused agree on who serves which slots, and say that the cluster is

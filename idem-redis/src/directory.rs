@@ -1,7 +1,8 @@
-//! The nodes of a cluster: which one has a key, and a client of its own for each.
+//! Where there are several nodes: which one has a key, and a client of its own for each.
 //!
-//! The client has a mode for clusters, in which one task serves all nodes: while a node stands still or is gone, that
-//! waits for it and sends nothing to the others. Here a node that fails holds up nobody but its own keys.
+//! The client has modes of its own for clusters and Sentinels. In the first, one task serves all nodes: while one of them
+//! stands still or is gone, it waits for that one and sends nothing to the others. In the second it asks the same Sentinel
+//! again and again that stands still. Here a node that fails holds up nobody but its own keys, and all are asked at once.
 
 use std::{
     collections::HashMap,
@@ -34,11 +35,10 @@ use crate::line::{IN_FLIGHT, Line, Request, Way, locked};
 /// How many nodes may say of a key that another one has it, before that is an error.
 const REDIRECTIONS: usize = 5;
 
-/// The nodes of a cluster.
-pub(crate) struct Cluster {
+/// The nodes, and who tells which of them has what.
+pub(crate) struct Directory {
     make: NodeClients,
-    /// The nodes that the URL names.
-    named: Vec<Server>,
+    teller: Teller,
     timeout: Duration,
     known: Mutex<Known>,
     /// When it was learned last who has what. One learns it at a time.
@@ -50,9 +50,24 @@ pub(crate) struct Cluster {
 
 #[derive(Default)]
 struct Known {
-    routing: Option<ClusterRouting>,
+    table: Option<Table>,
     /// To the masters, as far as they were needed.
     lines: HashMap<Server, Arc<Line>>,
+}
+
+/// Who has what.
+#[derive(Clone)]
+enum Table {
+    Slots(ClusterRouting),
+    Primary(Server),
+}
+
+/// Who tells that.
+pub(crate) enum Teller {
+    /// The nodes of a cluster, of which the URL names some.
+    Cluster { named: Vec<Server> },
+    /// Sentinels, each with its client.
+    Sentinels { service: String, clients: Vec<Line> },
 }
 
 /// Makes the clients of single nodes.
@@ -73,11 +88,11 @@ pub(crate) struct Redirection {
     left: usize,
 }
 
-impl Cluster {
-    pub(crate) fn new(make: NodeClients, named: Vec<Server>, timeout: Duration) -> Arc<Self> {
+impl Directory {
+    pub(crate) fn new(make: NodeClients, teller: Teller, timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
             make,
-            named,
+            teller,
             timeout,
             known: Mutex::default(),
             learned: AsyncMutex::default(),
@@ -100,7 +115,7 @@ impl Cluster {
             let line = self.line(&at.to)?;
             let way = if at.asks { Way::Asking(line.client()) } else { Way::Straight(line.client()) };
             match line.heard(way.send(request).await) {
-                Err(error) => at = self.redirected(&error, &at).ok_or(error)?,
+                Err(error) => at = self.redirected(key, &error, &at).await.ok_or(error)?,
                 answer => return answer,
             }
         }
@@ -108,12 +123,34 @@ impl Cluster {
 
     /// The node that has the key, as far as is known.
     pub(crate) async fn start(&self, key: &str) -> Result<Redirection, Error> {
-        let known = || Some(Redirection { to: self.node_of(key)?, asks: false, left: REDIRECTIONS });
-        if let Some(at) = known() {
-            return Ok(at);
+        let to = match self.node_of(key) {
+            Some(to) => {
+                self.confirm(&to).await?;
+                self.node_of(key)
+            }
+            None => {
+                self.learn().await?;
+                self.node_of(key)
+            }
+        };
+        let to = to.ok_or_else(|| Error::new(ErrorKind::Cluster, "CLUSTERDOWN no node has the slot of the key"))?;
+        Ok(Redirection { to, asks: false, left: REDIRECTIONS })
+    }
+
+    /// Asks the Sentinels again when the connection was lost: what was a primary may be a replica by now, which answers
+    /// whoever only reads. A node of a cluster says so itself.
+    async fn confirm(&self, primary: &Server) -> Result<(), Error> {
+        if let Teller::Cluster { .. } = self.teller {
+            return Ok(());
         }
-        self.learn().await?;
-        known().ok_or_else(|| Error::new(ErrorKind::Cluster, "CLUSTERDOWN no node has the slot of the key"))
+        let line = self.line(primary)?;
+        if line.takes_loss()
+            && let Err(error) = self.learn().await
+        {
+            line.gives_loss_back();
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// The node that has the key, as far as is known.
@@ -124,8 +161,7 @@ impl Cluster {
     /// The masters, each with its client.
     pub(crate) async fn masters(&self) -> Result<Vec<(Server, Client)>, Error> {
         self.learn().await?;
-        let routing = locked(&self.known).routing.clone();
-        let masters = routing.map(|routing| routing.unique_primary_nodes()).unwrap_or_default();
+        let masters = locked(&self.known).table.as_ref().map(Table::masters).unwrap_or_default();
         masters.into_iter().map(|server| Ok((server.clone(), self.line(&server)?.client()))).collect()
     }
 
@@ -134,14 +170,24 @@ impl Cluster {
         locked(&self.known).lines.values().find_map(|line| line.trouble())
     }
 
-    /// Where a node says that the key is, if its answer was that. In that case, and where a node failed, it is learned
-    /// anew in the background who has what.
-    pub(crate) fn redirected(self: &Arc<Self>, error: &Error, at: &Redirection) -> Option<Redirection> {
+    /// Where the key is instead, if that is what the answer of a node comes to. Where the node failed, it is learned anew in
+    /// the background who has what.
+    pub(crate) async fn redirected(
+        self: &Arc<Self>,
+        key: &str,
+        error: &Error,
+        at: &Redirection,
+    ) -> Option<Redirection> {
+        if error.details().starts_with("READONLY") {
+            self.learn().await.ok()?;
+            let to = self.node_of(key).filter(|to| *to != at.to)?;
+            return Some(Redirection { to, asks: false, left: at.left.checked_sub(1)? });
+        }
         let redirection = redirection(error, at);
         let is_about_to = redirection.as_ref().is_some_and(|redirection| redirection.asks);
         let is_of_nodes = matches!(
             error.kind(),
-            ErrorKind::Timeout | ErrorKind::IO | ErrorKind::Cluster | ErrorKind::Canceled | ErrorKind::Routing
+            ErrorKind::Timeout | ErrorKind::IO | ErrorKind::Cluster | ErrorKind::Canceled | ErrorKind::Backpressure
         );
         if is_of_nodes && !is_about_to {
             self.learn_soon();
@@ -159,28 +205,22 @@ impl Cluster {
         Ok(line)
     }
 
-    /// Learns who has what, from whoever tells it first of those that say that all is well: the masters as they were known,
-    /// and if none of them does, the nodes that the URL names.
+    /// Learns who has what.
     async fn learn(&self) -> Result<(), Error> {
         let begun = Instant::now();
         let mut learned = self.learned.lock().await;
         if learned.is_some_and(|at| at > begun) {
             return Ok(());
         }
-        let masters = locked(&self.known).routing.as_ref().map(ClusterRouting::unique_primary_nodes);
-        let told = match masters {
-            Some(masters) => timeout(self.timeout / 4, self.ask_any(masters)).await.ok().and_then(Result::ok),
-            None => None,
+        let table = match &self.teller {
+            Teller::Cluster { named } => Table::Slots(self.ask_cluster(named).await?),
+            Teller::Sentinels { service, clients } => Table::Primary(self.ask_sentinels(service, clients).await?),
         };
-        let routing = match told {
-            Some(routing) => routing,
-            None => self.ask_any(self.named.clone()).await?,
-        };
-        let masters = routing.unique_primary_nodes();
+        let masters = table.masters();
         let mut known = locked(&self.known);
         // Calls that are under way keep theirs until they end.
         known.lines.retain(|server, _| masters.contains(server));
-        known.routing = Some(routing);
+        known.table = Some(table);
         *learned = Some(Instant::now());
         Ok(())
     }
@@ -188,40 +228,88 @@ impl Cluster {
     /// The same in the background, not all the time.
     fn learn_soon(self: &Arc<Self>) {
         if !self.learns.swap(true, Ordering::SeqCst) {
-            let cluster = Arc::clone(self);
+            let directory = Arc::clone(self);
             tokio::spawn(async move {
                 // Dropped with its runtime, too.
-                let _done = Done(&cluster.learns);
-                let _ = cluster.learn().await;
-                sleep((cluster.timeout / 20).min(Duration::from_millis(100))).await;
+                let _done = Done(&directory.learns);
+                let _ = directory.learn().await;
+                sleep((directory.timeout / 20).min(Duration::from_millis(100))).await;
             });
         }
     }
 
-    async fn ask_any(&self, nodes: Vec<Server>) -> Result<ClusterRouting, Error> {
-        let asks = nodes.into_iter().map(|server| {
+    /// From whoever tells it first of those that say that all is well: the masters as they were known, and if none of them
+    /// does, the nodes that the URL names.
+    async fn ask_cluster(&self, named: &[Server]) -> Result<ClusterRouting, Error> {
+        let ask_any = async |nodes: &[Server]| {
+            let asks =
+                nodes.iter().map(|server| Box::pin(async move { slots(&self.line(server)?.client(), server).await }));
+            Ok::<_, Error>(select_ok(asks).await?.0)
+        };
+        let masters = locked(&self.known).table.as_ref().map(Table::masters);
+        if let Some(masters) = masters
+            && let Ok(Ok(told)) = timeout(self.timeout / 4, ask_any(&masters)).await
+        {
+            return Ok(told);
+        }
+        ask_any(named).await
+    }
+
+    /// The first that a Sentinel names and that says itself that it is a primary.
+    async fn ask_sentinels(&self, service: &str, clients: &[Line]) -> Result<Server, Error> {
+        let asks = clients.iter().map(|sentinel| {
             Box::pin(async move {
-                let client = self.line(&server)?.client();
-                let cluster = CustomCommand::new_static("CLUSTER", ClusterHash::Random, false);
-                let info = client.custom::<String, Value>(cluster.clone(), vec!["INFO".into()]).await?;
-                if !info.contains("cluster_state:ok") {
-                    // Cut off from the others, it would go on telling what was.
-                    return Err(Error::new(
-                        ErrorKind::Cluster,
-                        "CLUSTERDOWN a node says that the cluster is not whole",
-                    ));
+                let words = vec![Value::from("GET-MASTER-ADDR-BY-NAME"), service.into()];
+                let named = command("SENTINEL");
+                let named = sentinel.client().custom::<Option<(String, u16)>, Value>(named, words).await?;
+                let Some((host, port)) = named else {
+                    return Err(Error::new(ErrorKind::Sentinel, format!("a Sentinel knows of no service {service:?}")));
+                };
+                let server = Server::new(host, port);
+                let line = self.line(&server)?;
+                let role = line.client().custom::<Value, Value>(command("ROLE"), Vec::new()).await?;
+                let role = role.into_array().into_iter().next().and_then(|role| role.as_string());
+                match role.as_deref() {
+                    Some("master") => Ok(server),
+                    _ => Err(Error::new(ErrorKind::Sentinel, "READONLY the server that a Sentinel names is a replica")),
                 }
-                let slots = client.custom::<Value, Value>(cluster, vec!["SLOTS".into()]).await?;
-                ClusterRouting::from_cluster_slots(slots, server.host.clone())
             })
         });
         Ok(select_ok(asks).await?.0)
     }
 }
 
+/// Each client is of one node.
+fn command(name: &'static str) -> CustomCommand {
+    CustomCommand::new_static(name, ClusterHash::Random, false)
+}
+
+/// Who has which slots, as a node of a cluster says.
+async fn slots(client: &Client, server: &Server) -> Result<ClusterRouting, Error> {
+    let info = client.custom::<String, Value>(command("CLUSTER"), vec!["INFO".into()]).await?;
+    if !info.contains("cluster_state:ok") {
+        // Cut off from the others, it would go on telling what was.
+        return Err(Error::new(ErrorKind::Cluster, "CLUSTERDOWN a node says that the cluster is not whole"));
+    }
+    let slots = client.custom::<Value, Value>(command("CLUSTER"), vec!["SLOTS".into()]).await?;
+    ClusterRouting::from_cluster_slots(slots, server.host.clone())
+}
+
 impl Known {
     fn server(&self, key: &str) -> Option<&Server> {
-        self.routing.as_ref()?.get_server(ClusterRouting::hash_key(key.as_bytes()))
+        match self.table.as_ref()? {
+            Table::Slots(slots) => slots.get_server(ClusterRouting::hash_key(key.as_bytes())),
+            Table::Primary(primary) => Some(primary),
+        }
+    }
+}
+
+impl Table {
+    fn masters(&self) -> Vec<Server> {
+        match self {
+            Self::Slots(slots) => slots.unique_primary_nodes(),
+            Self::Primary(primary) => vec![primary.clone()],
+        }
     }
 }
 
