@@ -1,11 +1,11 @@
-//! Clients that pay and retry, while servers or their database are killed again and again.
+//! Clients that pay and retry at two servers, while these or their database are killed again and again.
 //!
 //! Under `./scripts/test --full` it is much longer.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use test_servers::{PrivatePostgres, Settings, query_value};
+use test_servers::{PrivatePostgres, PrivateRedis, RedisSettings, Settings};
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinSet,
@@ -42,58 +42,99 @@ impl Size {
 // case 041
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_killed_under_load_leave_one_charge_one_row_and_one_answer_for_each_key() {
-    let size = Size::of(Size { keys: 150, kills: 6 }, Size { keys: 1_200, kills: 60 });
-    let place = Place::postgres();
-    let run = Run { store: &place.store, size, crashes: true };
-    run.play(async |_, server: &Process| server.signal("-KILL").await).await;
+    for place in [Place::postgres(), Place::redis()] {
+        let size = Size::of(Size { keys: 150, kills: 6 }, Size { keys: 1_200, kills: 60 });
+        let run = Run { place: &place, size, crashes: true, forgets: false };
+        run.play(async |_, server: &Process| server.signal("-KILL").await).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_restarted_under_load_leaves_one_charge_one_row_and_one_answer_for_each_key() {
     let size = Size::of(Size { keys: 150, kills: 3 }, Size { keys: 1_200, kills: 10 });
     let database = Arc::new(PrivatePostgres::start(Settings::new()));
-    let run = Run { store: &database.create_database("payments", &[]), size, crashes: false };
+    let place = Place::at(database.create_database("payments", &[]));
+    let run = Run { place: &place, size, crashes: false, forgets: false };
     run.play(async |number, _: &Process| {
         let database = Arc::clone(&database);
-        let restart = move || match number % 3 {
+        aside(move || match number % 3 {
             0 => database.restart(),
             _ => {
                 database.kill();
                 database.start_again();
             }
-        };
-        tokio::task::spawn_blocking(restart).await.unwrap();
+        })
+        .await;
     })
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_restarted_under_load_leaves_one_charge_one_row_and_one_answer_for_each_key() {
+    let size = Size::of(Size { keys: 150, kills: 3 }, Size { keys: 1_200, kills: 10 });
+    let redis = Arc::new(PrivateRedis::start(RedisSettings::new()));
+    let run = Run { place: &Place::of_records(&redis.url()), size, crashes: false, forgets: false };
+    run.play(async |number, _: &Process| {
+        let redis = Arc::clone(&redis);
+        aside(move || match number % 3 {
+            0 => redis.restart(),
+            _ => {
+                redis.kill();
+                redis.start_again();
+            }
+        })
+        .await;
+    })
+    .await;
+}
+
+/// What a failover loses are the last moments; here it is everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_forgets_all_records_under_load_leaves_one_charge_one_row_and_one_answer_for_each_key() {
+    let size = Size::of(Size { keys: 150, kills: 12 }, Size { keys: 1_200, kills: 100 });
+    let redis = Arc::new(PrivateRedis::start(RedisSettings::new()));
+    let run = Run { place: &Place::of_records(&redis.url()), size, crashes: true, forgets: true };
+    run.play(async |_, _: &Process| {
+        let redis = Arc::clone(&redis);
+        aside(move || drop(redis.command(&["FLUSHALL"]))).await;
+    })
+    .await;
+}
+
+/// Runs what blocks.
+async fn aside(work: impl FnOnce() + Send + 'static) {
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
 struct Run<'a> {
-    store: &'a str,
+    place: &'a Place,
     size: Size,
-    /// Whether some requests ask the server to abort in the middle of them.
+    /// Whether some requests ask their server to abort in the middle of them.
     crashes: bool,
+    /// Whether records are lost, so that operations run again that do not know of it.
+    forgets: bool,
 }
 
 impl Run<'_> {
-    /// Pays all keys, disturbs at even distances of what is answered, and checks what it came to.
+    /// Pays all keys, disturbs at even distances of what is answered, one server or the other where it is about one, and
+    /// checks what it came to.
     async fn play(self, disturb: impl AsyncFn(usize, &Process)) {
         let Size { keys, kills } = self.size;
         let provider = Process::provider().await;
-        let mut server = self.serve(&provider).await;
-        let (address, addresses) = watch::channel(server.url.clone());
+        let mut servers = [self.serve(&provider).await, self.serve(&provider).await];
+        let urls = |servers: &[Process; 2]| servers.each_ref().map(|server| server.url.clone());
+        let (address, addresses) = watch::channel(urls(&servers));
         let (answered, mut progress) = watch::channel(0);
         let clients = tokio::spawn(pay_all(keys, self.crashes, addresses, answered));
 
-        let (mut killed, mut started) = (0, 1);
+        let (mut killed, mut started) = (0, 2);
         let disturbed = async {
             loop {
                 let next = if killed == kills { keys } else { keys * (killed + 1) / (kills + 1) };
-                tokio::select! {
-                    () = server.died() => {
-                        server = self.serve(&provider).await;
-                        started += 1;
-                        address.send_replace(server.url.clone());
-                    }
+                let [one, other] = &mut servers;
+                let died = tokio::select! {
+                    () = one.died() => 0,
+                    () = other.died() => 1,
                     ended = async { progress.wait_for(|answered| *answered >= next).await.is_err() } => {
                         if ended || killed == kills {
                             return;
@@ -101,9 +142,13 @@ impl Run<'_> {
                         killed += 1;
                         // At another point of what is under way each time.
                         sleep(Duration::from_millis(killed as u64 * 7 % 23)).await;
-                        disturb(killed, &server).await;
+                        disturb(killed, &servers[killed % 2]).await;
+                        continue;
                     }
-                }
+                };
+                servers[died] = self.serve(&provider).await;
+                started += 1;
+                address.send_replace(urls(&servers));
             }
         };
         timeout(PATIENCE, disturbed).await.expect("every key is answered");
@@ -111,24 +156,29 @@ impl Run<'_> {
 
         assert_eq!(killed, kills);
         assert_eq!(answers.iter().collect::<HashSet<_>>().len(), keys, "each key has an answer of its own");
+        let (mut forgotten, mut again) = (0, 0);
         for (number, answer) in answers.iter().enumerate() {
-            let replay = server.pay(&key(number), BODY, &[]).await;
-            assert!(is_replay(&replay) && replay.status == 201 && replay.body == answer, "{number}: {replay:?}");
+            let server = &servers[number % 2];
+            let retry = server.pay(&key(number), BODY, &[]).await;
+            assert!(retry.status == 201 && retry.body == answer, "{number}: {retry:?}");
+            forgotten += usize::from(!is_replay(&retry));
+            let record = server.record(&key(number)).await.unwrap();
+            assert_eq!(record["state"], "done", "{number}");
+            again += usize::from(record["attempt"] != 1);
         }
-        let [calls, charges, rows] = server.totals().await;
-        let again = query_value(self.store, "SELECT count(*) FROM idem_records WHERE number > 1");
+        let [calls, charges, rows] = servers[0].totals().await;
         let shown = format!(
-            "{keys} keys, {killed} kills, {started} server starts: {calls} provider calls, {charges} charges, {rows} \
-             rows, {again} keys with a second attempt"
+            "{keys} keys, {killed} disturbances, {started} server starts: {calls} provider calls, {charges} charges, {rows} \
+             rows, {again} keys with a second attempt, {forgotten} without a record"
         );
         assert_eq!([charges, rows], [keys as u64; 2], "{shown}");
-        assert_eq!(query_value(self.store, "SELECT count(*) FROM idem_records WHERE state = 3"), keys.to_string());
-        assert_ne!(again, "0", "nothing was interrupted: {shown}");
+        assert_eq!(forgotten > 0, self.forgets, "{shown}");
+        assert!(again > 0, "nothing was interrupted: {shown}");
         eprintln!("{shown}");
     }
 
     async fn serve(&self, provider: &Process) -> Process {
-        Process::serve_quietly(self.store, &["--lease", LEASE, "--provider", &provider.url]).await
+        self.place.serve_quietly(&["--lease", LEASE, "--provider", &provider.url]).await
     }
 }
 
@@ -136,7 +186,7 @@ impl Run<'_> {
 async fn pay_all(
     keys: usize,
     crashes: bool,
-    addresses: watch::Receiver<String>,
+    addresses: watch::Receiver<[String; 2]>,
     answered: watch::Sender<usize>,
 ) -> Vec<Bytes> {
     let (places, answered) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(answered));
@@ -145,8 +195,10 @@ async fn pay_all(
         let place = Arc::clone(&places).acquire_owned().await.unwrap();
         let (addresses, answered) = (addresses.clone(), Arc::clone(&answered));
         clients.spawn(async move {
-            let (one, other) =
-                tokio::join!(pay(number, first_fault(number, crashes), &addresses), pay(number, None, &addresses));
+            let (one, other) = tokio::join!(
+                pay(number, 0, first_fault(number, crashes), &addresses),
+                pay(number, 1, None, &addresses)
+            );
             assert_eq!(one, other, "key {number} was answered in two ways");
             answered.send_modify(|answered| *answered += 1);
             drop(place);
@@ -168,13 +220,19 @@ fn first_fault(number: usize, crashes: bool) -> Option<(&'static str, &'static s
     }
 }
 
-/// Sends the payment until it is answered, as a client that keeps its key does.
-async fn pay(number: usize, fault: Option<(&str, &str)>, addresses: &watch::Receiver<String>) -> Bytes {
+/// Sends the payment until it is answered, as a client that keeps its key does: to one server first, then to the other.
+async fn pay(
+    number: usize,
+    mut server: usize,
+    fault: Option<(&str, &str)>,
+    addresses: &watch::Receiver<[String; 2]>,
+) -> Bytes {
     let key = key(number);
     let mut headers = vec![("x-api-key", "tenant-7"), ("idempotency-key", &*key), ("x-delay-ms", "30")];
     headers.extend(fault);
     loop {
-        let client = Client::new(&addresses.borrow().clone());
+        let client = Client::new(&addresses.borrow()[server % 2]);
+        server += 1;
         match client.post("/payments", &headers, BODY, LIMIT).await {
             Ok(reply) if reply.status == 201 => return reply.body,
             Ok(reply) if reply.status == 503 || code(&reply) == "request-in-progress" => {}
