@@ -1,6 +1,6 @@
 //! One payment for a cart.
 
-use crate::server::{Place, Process, assert_replays, code, is_replay};
+use crate::server::{Place, assert_replays, code, is_replay};
 
 const BODY: &str = r#"{"amountMinor":250000,"currency":"VND","cartId":"cart-1"}"#;
 

@@ -2,7 +2,14 @@
 //!
 //! Under `./scripts/test --full` it is much longer.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use test_servers::{PrivatePostgres, PrivateRedis, RedisSettings, Settings};
@@ -44,8 +51,8 @@ impl Size {
 async fn servers_killed_under_load_leave_one_charge_one_row_and_one_answer_for_each_key() {
     for place in [Place::postgres(), Place::redis()] {
         let size = Size::of(Size { keys: 150, kills: 6 }, Size { keys: 1_200, kills: 60 });
-        let run = Run { place: &place, size, crashes: true, forgets: false };
-        run.play(async |_, server: &Process| server.signal("-KILL").await).await;
+        let run = Run { place: &place, size, trouble: Trouble::Kills };
+        run.play(async |_, server: &Process, _: &Clients| server.signal("-KILL").await).await;
     }
 }
 
@@ -54,8 +61,8 @@ async fn a_database_restarted_under_load_leaves_one_charge_one_row_and_one_answe
     let size = Size::of(Size { keys: 150, kills: 3 }, Size { keys: 1_200, kills: 10 });
     let database = Arc::new(PrivatePostgres::start(Settings::new()));
     let place = Place::at(database.create_database("payments", &[]));
-    let run = Run { place: &place, size, crashes: false, forgets: false };
-    run.play(async |number, _: &Process| {
+    let run = Run { place: &place, size, trouble: Trouble::Outages };
+    run.play(async |number, _: &Process, _: &Clients| {
         let database = Arc::clone(&database);
         aside(move || match number % 3 {
             0 => database.restart(),
@@ -73,17 +80,13 @@ async fn a_database_restarted_under_load_leaves_one_charge_one_row_and_one_answe
 async fn a_redis_restarted_under_load_leaves_one_charge_one_row_and_one_answer_for_each_key() {
     let size = Size::of(Size { keys: 150, kills: 3 }, Size { keys: 1_200, kills: 10 });
     let redis = Arc::new(PrivateRedis::start(RedisSettings::new()));
-    let run = Run { place: &Place::of_records(&redis.url()), size, crashes: false, forgets: false };
-    run.play(async |number, _: &Process| {
-        let redis = Arc::clone(&redis);
-        aside(move || match number % 3 {
-            0 => redis.restart(),
-            _ => {
-                redis.kill();
-                redis.start_again();
-            }
-        })
-        .await;
+    let run = Run { place: &Place::of_records(&redis.url()), size, trouble: Trouble::Outages };
+    run.play(async |number, _: &Process, clients: &Clients| {
+        let (stopped, started) = (Arc::clone(&redis), Arc::clone(&redis));
+        aside(move || if number % 3 == 0 { stopped.stop() } else { stopped.kill() }).await;
+        // It starts so fast that nobody would notice.
+        clients.broken_off_again().await;
+        aside(move || started.start_again()).await;
     })
     .await;
 }
@@ -93,8 +96,8 @@ async fn a_redis_restarted_under_load_leaves_one_charge_one_row_and_one_answer_f
 async fn a_redis_that_forgets_all_records_under_load_leaves_one_charge_one_row_and_one_answer_for_each_key() {
     let size = Size::of(Size { keys: 150, kills: 12 }, Size { keys: 1_200, kills: 100 });
     let redis = Arc::new(PrivateRedis::start(RedisSettings::new()));
-    let run = Run { place: &Place::of_records(&redis.url()), size, crashes: true, forgets: true };
-    run.play(async |_, _: &Process| {
+    let run = Run { place: &Place::of_records(&redis.url()), size, trouble: Trouble::Losses };
+    run.play(async |_, _: &Process, _: &Clients| {
         let redis = Arc::clone(&redis);
         aside(move || drop(redis.command(&["FLUSHALL"]))).await;
     })
@@ -109,23 +112,32 @@ async fn aside(work: impl FnOnce() + Send + 'static) {
 struct Run<'a> {
     place: &'a Place,
     size: Size,
-    /// Whether some requests ask their server to abort in the middle of them.
-    crashes: bool,
-    /// Whether records are lost, so that operations run again that do not know of it.
-    forgets: bool,
+    trouble: Trouble,
+}
+
+/// What the clients meet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    /// Servers die, some of them since a request asked for it.
+    Kills,
+    /// The store is away for moments.
+    Outages,
+    /// Servers die, and records are lost, so that operations run again that can't know of it.
+    Losses,
 }
 
 impl Run<'_> {
     /// Pays all keys, disturbs at even distances of what is answered, one server or the other where it is about one, and
     /// checks what it came to.
-    async fn play(self, disturb: impl AsyncFn(usize, &Process)) {
-        let Size { keys, kills } = self.size;
+    async fn play(self, disturb: impl AsyncFn(usize, &Process, &Clients)) {
+        let (Size { keys, kills }, trouble) = (self.size, self.trouble);
         let provider = Process::provider().await;
         let mut servers = [self.serve(&provider).await, self.serve(&provider).await];
         let urls = |servers: &[Process; 2]| servers.each_ref().map(|server| server.url.clone());
         let (address, addresses) = watch::channel(urls(&servers));
         let (answered, mut progress) = watch::channel(0);
-        let clients = tokio::spawn(pay_all(keys, self.crashes, addresses, answered));
+        let clients = Arc::new(Clients { addresses, answered, broken_off: AtomicUsize::new(0) });
+        let paying = tokio::spawn(pay_all(keys, trouble != Trouble::Outages, Arc::clone(&clients)));
 
         let (mut killed, mut started) = (0, 2);
         let disturbed = async {
@@ -142,7 +154,7 @@ impl Run<'_> {
                         killed += 1;
                         // At another point of what is under way each time.
                         sleep(Duration::from_millis(killed as u64 * 7 % 23)).await;
-                        disturb(killed, &servers[killed % 2]).await;
+                        disturb(killed, &servers[killed % 2], &clients).await;
                         continue;
                     }
                 };
@@ -152,11 +164,11 @@ impl Run<'_> {
             }
         };
         timeout(PATIENCE, disturbed).await.expect("every key is answered");
-        let answers = clients.await.unwrap();
+        let answers = paying.await.unwrap();
 
         assert_eq!(killed, kills);
         assert_eq!(answers.iter().collect::<HashSet<_>>().len(), keys, "each key has an answer of its own");
-        let (mut forgotten, mut again) = (0, 0);
+        let (broken_off, mut again, mut forgotten) = (clients.broken_off.load(Ordering::Relaxed), 0, 0);
         for (number, answer) in answers.iter().enumerate() {
             let server = &servers[number % 2];
             let retry = server.pay(&key(number), BODY, &[]).await;
@@ -169,11 +181,16 @@ impl Run<'_> {
         let [calls, charges, rows] = servers[0].totals().await;
         let shown = format!(
             "{keys} keys, {killed} disturbances, {started} server starts: {calls} provider calls, {charges} charges, {rows} \
-             rows, {again} keys with a second attempt, {forgotten} without a record"
+             rows, {broken_off} requests broken off, {again} keys with a second attempt, {forgotten} without a record"
         );
         assert_eq!([charges, rows], [keys as u64; 2], "{shown}");
-        assert_eq!(forgotten > 0, self.forgets, "{shown}");
-        assert!(again > 0, "nothing was interrupted: {shown}");
+        assert!(trouble == Trouble::Losses || forgotten == 0, "{shown}");
+        let met = match trouble {
+            Trouble::Kills => again,
+            Trouble::Outages => broken_off,
+            Trouble::Losses => forgotten,
+        };
+        assert!(met > 0, "nothing was disturbed: {shown}");
         eprintln!("{shown}");
     }
 
@@ -182,32 +199,67 @@ impl Run<'_> {
     }
 }
 
-/// Pays each key by two clients at once, and gives the one answer of each.
-async fn pay_all(
-    keys: usize,
-    crashes: bool,
+/// What the clients share.
+struct Clients {
+    /// Where the servers are now.
     addresses: watch::Receiver<[String; 2]>,
+    /// How many keys are answered.
     answered: watch::Sender<usize>,
-) -> Vec<Bytes> {
-    let (places, answered) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(answered));
-    let mut clients = JoinSet::new();
+    /// How many requests found their server dead or its store away.
+    broken_off: AtomicUsize,
+}
+
+/// Pays each key by two clients at once, and gives the one answer of each.
+async fn pay_all(keys: usize, crashes: bool, clients: Arc<Clients>) -> Vec<Bytes> {
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let mut paying = JoinSet::new();
     for number in 0..keys {
         let place = Arc::clone(&places).acquire_owned().await.unwrap();
-        let (addresses, answered) = (addresses.clone(), Arc::clone(&answered));
-        clients.spawn(async move {
-            let (one, other) = tokio::join!(
-                pay(number, 0, first_fault(number, crashes), &addresses),
-                pay(number, 1, None, &addresses)
-            );
+        let clients = Arc::clone(&clients);
+        paying.spawn(async move {
+            let (one, other) =
+                tokio::join!(clients.pay(number, 0, first_fault(number, crashes)), clients.pay(number, 1, None));
             assert_eq!(one, other, "key {number} was answered in two ways");
-            answered.send_modify(|answered| *answered += 1);
+            clients.answered.send_modify(|answered| *answered += 1);
             drop(place);
             (number, one)
         });
     }
-    let mut answers = clients.join_all().await;
+    let mut answers = paying.join_all().await;
     answers.sort_by_key(|(number, _)| *number);
     answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+impl Clients {
+    /// Waits until another request is broken off.
+    async fn broken_off_again(&self) {
+        let before = self.broken_off.load(Ordering::Relaxed);
+        while self.broken_off.load(Ordering::Relaxed) == before {
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Sends the payment until it is answered, as a client that keeps its key does: to one server first, then to the
+    /// other.
+    async fn pay(&self, number: usize, mut server: usize, fault: Option<(&str, &str)>) -> Bytes {
+        let key = key(number);
+        let mut headers = vec![("x-api-key", "tenant-7"), ("idempotency-key", &*key), ("x-delay-ms", "30")];
+        headers.extend(fault);
+        loop {
+            let client = Client::new(&self.addresses.borrow()[server % 2]);
+            match client.post("/payments", &headers, BODY, LIMIT).await {
+                Ok(reply) if reply.status == 201 => return reply.body,
+                Ok(reply) if ["request-in-progress", "failed-on-request"].contains(&&*code(&reply)) => {}
+                Ok(reply) if reply.status != 503 => panic!("{key}: {reply:?}"),
+                Ok(_) | Err(_) => {
+                    self.broken_off.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            headers.truncate(3); // once is enough
+            server += 1;
+            sleep(Duration::from_millis(40)).await;
+        }
+    }
 }
 
 /// What the first request of a key asks for beyond the delay.
@@ -217,30 +269,6 @@ fn first_fault(number: usize, crashes: bool) -> Option<(&'static str, &'static s
         29 if crashes => Some(("x-crash", "after-row")),
         37 => Some(("x-fail", "503")),
         _ => None,
-    }
-}
-
-/// Sends the payment until it is answered, as a client that keeps its key does: to one server first, then to the other.
-async fn pay(
-    number: usize,
-    mut server: usize,
-    fault: Option<(&str, &str)>,
-    addresses: &watch::Receiver<[String; 2]>,
-) -> Bytes {
-    let key = key(number);
-    let mut headers = vec![("x-api-key", "tenant-7"), ("idempotency-key", &*key), ("x-delay-ms", "30")];
-    headers.extend(fault);
-    loop {
-        let client = Client::new(&addresses.borrow()[server % 2]);
-        server += 1;
-        match client.post("/payments", &headers, BODY, LIMIT).await {
-            Ok(reply) if reply.status == 201 => return reply.body,
-            Ok(reply) if reply.status == 503 || code(&reply) == "request-in-progress" => {}
-            Ok(reply) => panic!("{key}: {reply:?}"),
-            Err(_) => {} // the server was killed
-        }
-        headers.truncate(3); // once is enough
-        sleep(Duration::from_millis(40)).await;
     }
 }
 
