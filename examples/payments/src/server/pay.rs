@@ -43,9 +43,9 @@ pub(super) async fn pay(
     let downstream_key = attempt.downstream_key("charge");
     let order = Order { amount_minor: request.amount_minor, currency: request.currency.clone() };
 
-    // The second layer, behind the record: the column is unique, and rows outlive records. An earlier attempt may have
-    // died behind its row, or may still be at work; its record may have expired, or been lost by a store that can lose
-    // some (Redis, in a failover). Of the latter two this attempt knows nothing, and is no repeat.
+    // The second layer: the column is unique, and rows outlive records. An earlier attempt may have died behind its row;
+    // then this one is a repeat. Or its record is gone, expired or lost by a store that can lose some (Redis, in a
+    // failover); then this one is number 1, no repeat, and only the row tells.
     match service.ledger.find(&downstream_key).await {
         Ok(None) => {}
         Ok(Some((ordered, payment))) if ordered == order => {
