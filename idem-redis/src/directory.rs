@@ -122,7 +122,7 @@ impl Directory {
     }
 
     /// The node that has the key, as far as is known.
-    pub(crate) async fn start(&self, key: &str) -> Result<Redirection, Error> {
+    pub(crate) async fn start(self: &Arc<Self>, key: &str) -> Result<Redirection, Error> {
         let to = match self.node_of(key) {
             Some(to) => {
                 self.confirm(&to).await?;
@@ -137,18 +137,18 @@ impl Directory {
         Ok(Redirection { to, asks: false, left: REDIRECTIONS })
     }
 
-    /// Asks the Sentinels again when the connection was lost: what was a primary may be a replica by now, which answers
-    /// whoever only reads. A node of a cluster says so itself.
-    async fn confirm(&self, primary: &Server) -> Result<(), Error> {
-        if let Teller::Cluster { .. } = self.teller {
+    /// Learns anew who has what when the connection to a node was lost. Of Sentinels at once: what was a primary may be a
+    /// replica by now, which answers whoever only reads. A node of a cluster says so itself.
+    async fn confirm(self: &Arc<Self>, node: &Server) -> Result<(), Error> {
+        let line = self.line(node)?;
+        if !line.takes_loss() {
             return Ok(());
         }
-        let line = self.line(primary)?;
-        if line.takes_loss()
-            && let Err(error) = self.learn().await
-        {
-            line.gives_loss_back();
-            return Err(error);
+        match self.teller {
+            Teller::Cluster { .. } => self.learn_soon(),
+            Teller::Sentinels { .. } => {
+                self.learn().await.inspect_err(|_| line.gives_loss_back())?;
+            }
         }
         Ok(())
     }
@@ -165,9 +165,16 @@ impl Directory {
         masters.into_iter().map(|server| Ok((server.clone(), self.line(&server)?.client()))).collect()
     }
 
-    /// What is in the way of a connection to a node, if there is none.
+    /// What is in the way of a connection to a node; or to those who tell the nodes, if none is known.
     pub(crate) fn trouble(&self) -> Option<Error> {
-        locked(&self.known).lines.values().find_map(|line| line.trouble())
+        let known = locked(&self.known);
+        let trouble = known.lines.values().find_map(|line| line.trouble());
+        match &self.teller {
+            Teller::Sentinels { clients, .. } if known.table.is_none() => {
+                trouble.or_else(|| clients.iter().find_map(Line::trouble))
+            }
+            _ => trouble,
+        }
     }
 
     /// Where the key is instead, if that is what the answer of a node comes to. Where the node failed, it is learned anew in
@@ -242,9 +249,7 @@ impl Directory {
     /// does, the nodes that the URL names.
     async fn ask_cluster(&self, named: &[Server]) -> Result<ClusterRouting, Error> {
         let ask_any = async |nodes: &[Server]| {
-            let asks =
-                nodes.iter().map(|server| Box::pin(async move { slots(&self.line(server)?.client(), server).await }));
-            Ok::<_, Error>(select_ok(asks).await?.0)
+            first_of(nodes.iter().map(async |server| slots(&self.line(server)?.client(), server).await)).await
         };
         let masters = locked(&self.known).table.as_ref().map(Table::masters);
         if let Some(masters) = masters
@@ -257,26 +262,32 @@ impl Directory {
 
     /// The first that a Sentinel names and that says itself that it is a primary.
     async fn ask_sentinels(&self, service: &str, clients: &[Line]) -> Result<Server, Error> {
-        let asks = clients.iter().map(|sentinel| {
-            Box::pin(async move {
-                let words = vec![Value::from("GET-MASTER-ADDR-BY-NAME"), service.into()];
-                let named = command("SENTINEL");
-                let named = sentinel.client().custom::<Option<(String, u16)>, Value>(named, words).await?;
-                let Some((host, port)) = named else {
-                    return Err(Error::new(ErrorKind::Sentinel, format!("a Sentinel knows of no service {service:?}")));
-                };
-                let server = Server::new(host, port);
-                let line = self.line(&server)?;
-                let role = line.client().custom::<Value, Value>(command("ROLE"), Vec::new()).await?;
-                let role = role.into_array().into_iter().next().and_then(|role| role.as_string());
-                match role.as_deref() {
-                    Some("master") => Ok(server),
-                    _ => Err(Error::new(ErrorKind::Sentinel, "READONLY the server that a Sentinel names is a replica")),
-                }
-            })
+        let asks = clients.iter().map(async |sentinel| {
+            let words = vec![Value::from("GET-MASTER-ADDR-BY-NAME"), service.into()];
+            let named = sentinel.client().custom::<Option<(String, u16)>, Value>(command("SENTINEL"), words).await?;
+            let Some((host, port)) = named else {
+                return Err(Error::new(ErrorKind::Sentinel, format!("a Sentinel knows of no service {service:?}")));
+            };
+            let server = Server::new(host, port);
+            let client = self.line(&server)?.client();
+            let role = client.custom::<Value, Value>(command("ROLE"), Vec::new()).await?;
+            let role = role.into_array().into_iter().next().and_then(|role| role.as_string());
+            match role.as_deref() {
+                Some("master") => Ok(server),
+                _ => Err(Error::new(ErrorKind::Sentinel, "READONLY the server that a Sentinel names is a replica")),
+            }
         });
-        Ok(select_ok(asks).await?.0)
+        first_of(asks).await
     }
+}
+
+/// What succeeds first of several; if none does, how the last failed.
+async fn first_of<T>(asks: impl Iterator<Item = impl Future<Output = Result<T, Error>>>) -> Result<T, Error> {
+    let asks: Vec<_> = asks.map(Box::pin).collect();
+    if asks.is_empty() {
+        return Err(Error::new(ErrorKind::Cluster, "CLUSTERDOWN there is no node to ask"));
+    }
+    Ok(select_ok(asks).await?.0)
 }
 
 /// Each client is of one node.
@@ -292,7 +303,11 @@ async fn slots(client: &Client, server: &Server) -> Result<ClusterRouting, Error
         return Err(Error::new(ErrorKind::Cluster, "CLUSTERDOWN a node says that the cluster is not whole"));
     }
     let slots = client.custom::<Value, Value>(command("CLUSTER"), vec!["SLOTS".into()]).await?;
-    ClusterRouting::from_cluster_slots(slots, server.host.clone())
+    let routing = ClusterRouting::from_cluster_slots(slots, server.host.clone())?;
+    match routing.len() == 0 {
+        true => Err(Error::new(ErrorKind::Cluster, "CLUSTERDOWN a node knows of no slot that is served")),
+        false => Ok(routing),
+    }
 }
 
 impl Known {

@@ -32,7 +32,6 @@ pub(crate) struct Link {
 }
 
 /// What is at the other end.
-#[derive(Clone)]
 pub(crate) enum Nodes {
     One(Arc<Line>),
     /// The nodes of a cluster, or the one that Sentinels name.

@@ -92,13 +92,12 @@ impl Replicas {
 
     fn idle(&self, node: &Option<Server>) -> Option<Connection> {
         let mut idle = locked(&self.idle);
-        let idle = idle.get_mut(node)?;
-        while let Some(connection) = idle.pop() {
-            if !connection.task.is_finished() {
-                return Some(connection);
-            }
-        }
-        None
+        // Also of nodes that are not asked any more.
+        idle.retain(|_, connections| {
+            connections.retain(|connection| !connection.task.is_finished());
+            !connections.is_empty()
+        });
+        idle.get_mut(node)?.pop()
     }
 
     async fn connect(&self, node: Option<&Server>) -> Result<Connection, Error> {

@@ -7,6 +7,7 @@ mod common;
 use std::{
     io::Write,
     num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -249,6 +250,68 @@ async fn tls_takes_a_certificate_of_a_trusted_authority_for_the_host_of_the_url_
         assert!(error.to_string().contains("certificate"), "{url}: {error}");
     }
     assert!(RedisStore::builder(&right.localhost_tls_url()).timeout(limit).connect().await.is_err());
+}
+
+/// That a URL is refused for the certificate of what it names.
+async fn assert_not_trusted(url: &str, ca_file: PathBuf) {
+    let opened = RedisStore::builder(url).ca_file(ca_file).timeout(Duration::from_secs(2)).connect().await;
+    let Err(OpenError::Store(error)) = opened else { panic!("{url} was connected") };
+    assert!(error.to_string().contains("certificate"), "{url}: {error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_nodes_of_a_cluster_are_reached_through_tls_and_must_be_for_the_host_of_the_url() {
+    let cluster = RedisCluster::start_with(RedisSettings::new().password("pw").tls("localhost"), 3, 1);
+    let ca_file = cluster.nodes()[0].ca_file();
+    let builder = |url: &str| RedisStore::builder(url).ca_file(&ca_file).timeout(PATIENCE);
+    let store = builder(&cluster.localhost_tls_url()).connect().await.unwrap();
+    let mut owners = Vec::new();
+    for number in 0..30 {
+        owners.push(own(&store, &claim_of(&format!("k-{number}"))).await);
+    }
+    let kept = |node: &PrivateRedis| node.command(&["DBSIZE"]).integer();
+    assert!(cluster.nodes()[..3].iter().all(|node| kept(node) > 0));
+    // What a node that was promoted is called is known from the other nodes' word.
+    let name = "idem:r:tenant-7:k-0";
+    tokio::task::block_in_place(|| {
+        cluster.owner(name).await_replica(cluster.replica_of(name));
+        cluster.failover(name);
+    });
+    for owner in &owners {
+        common::complete(&store, owner).await;
+    }
+    let claims = builder(&cluster.localhost_tls_url()).min_replicas(NonZeroU32::MIN).connect().await.unwrap();
+    own(&claims, &claim_of("acknowledged")).await;
+
+    // Another host's certificates; an authority that nobody trusts.
+    let by_address = cluster.localhost_tls_url().replace("localhost", "127.0.0.1");
+    assert_not_trusted(&by_address, ca_file.clone()).await;
+    let stranger = PrivateRedis::start(RedisSettings::new().tls("localhost"));
+    assert_not_trusted(&cluster.localhost_tls_url(), stranger.ca_file()).await;
+    let elsewhere = RedisCluster::start_with(RedisSettings::new().tls("elsewhere.example"), 1, 0);
+    assert_not_trusted(&elsewhere.localhost_tls_url(), elsewhere.nodes()[0].ca_file()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_and_the_primary_that_they_name_are_reached_through_tls() {
+    // They name it by its address.
+    let servers = RedisSentinel::start_with(RedisSettings::new().password("pw").tls("127.0.0.1"));
+    let [primary, replica] = servers.nodes();
+    let ca_file = primary.ca_file();
+    let store = RedisStore::builder(&servers.tls_url()).ca_file(&ca_file).timeout(PATIENCE).connect().await.unwrap();
+    let owner = own(&store, &claim_of("k")).await;
+    assert!(primary.command(&["PTTL", "idem:r:tenant-7:k"]).integer() > 0);
+    tokio::task::block_in_place(|| {
+        primary.await_replica(replica);
+        primary.kill();
+        servers.await_failover(primary);
+    });
+    common::eventually("the new primary is found", async || store.check().await.is_ok()).await;
+    common::complete(&store, &owner).await;
+    let stranger = PrivateRedis::start(RedisSettings::new().tls("127.0.0.1"));
+    assert_not_trusted(&servers.tls_url(), stranger.ca_file()).await;
+    let elsewhere = RedisSentinel::start_with(RedisSettings::new().tls("elsewhere.example"));
+    assert_not_trusted(&elsewhere.tls_url(), elsewhere.nodes()[0].ca_file()).await;
 }
 
 #[derive(Clone, Default)]

@@ -8,7 +8,7 @@ use std::{
 
 use idem_core::{Answer, Fenced, Retention, Store};
 use idem_redis::RedisStore;
-use test_servers::{RedisCluster, RedisSettings};
+use test_servers::{PrivateRedis, RedisCluster, RedisSettings};
 use tokio::{
     task::block_in_place,
     time::{sleep, timeout},
@@ -23,6 +23,9 @@ const LIMIT: Duration = Duration::from_secs(2);
 
 /// What a busy machine may add to it.
 const SLACK: Duration = Duration::from_secs(2);
+
+/// Two clocks that count alike may cut milliseconds at different points.
+const GRAIN: Duration = Duration::from_millis(3);
 
 /// The slots that are moved, of which every master has some.
 const SLOTS: u16 = 48;
@@ -104,7 +107,16 @@ async fn under_load(cluster: &RedisCluster, min_replicas: Option<NonZeroU32>) ->
         let left = cluster.command(&["PTTL", &place.name(&name)]).integer();
         assert!((1..=600_000).contains(&left), "{name} stays for {left}");
     }
+    let asked: i64 = cluster.nodes().iter().map(asked).sum();
+    assert!(asked > 0, "no client was sent to a node that was about to get a slot");
     tally
+}
+
+/// How often clients said that they were sent to a node for a key of a slot that it was about to get.
+fn asked(node: &PrivateRedis) -> i64 {
+    let info = node.command(&["INFO", "commandstats"]).text();
+    let calls = info.lines().find_map(|line| line.strip_prefix("cmdstat_asking:calls=")?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
 }
 
 #[allow(clippy::print_stdout, reason = "whoever reads the output must see what happened")]
@@ -153,7 +165,7 @@ async fn a_record_that_is_moved_keeps_its_lease_its_expiry_and_its_owner() {
         let took = began.elapsed() + SLACK;
         for (before, after) in [(before.0, after.0), (before.1, after.1)] {
             // What the keys took on their way is all that can be added.
-            assert!(after <= before && after + took >= before, "{before:?} became {after:?} within {took:?}");
+            assert!(after <= before + GRAIN && after + took >= before, "{before:?} became {after:?} within {took:?}");
         }
     }
     assert_eq!(store.renew(&owner, LEASE).await.unwrap(), Fenced::Written(()));

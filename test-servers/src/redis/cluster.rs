@@ -38,7 +38,7 @@ impl RedisCluster {
     #[must_use]
     pub fn start_with(settings: RedisSettings, masters: usize, replicas_each: usize) -> Self {
         assert!((1..=100).contains(&masters), "a cluster of {masters} masters");
-        let settings = settings.before(&[
+        let settings = settings.for_peers().before(&[
             ("cluster-enabled", "yes"),
             ("cluster-node-timeout", "2000"),
             // A replica takes over however long it was cut off, and stays with its master.
@@ -60,6 +60,19 @@ impl RedisCluster {
         let first = self.nodes[0].url().replacen("redis://", "redis-cluster://", 1);
         let others: Vec<String> =
             self.nodes[1..].iter().map(|node| format!("node=127.0.0.1:{}", node.port())).collect();
+        if others.is_empty() { first } else { format!("{first}?{}", others.join("&")) }
+    }
+
+    /// The same for clients that speak TLS, by the host name `localhost`; the nodes tell their address, `127.0.0.1`.
+    ///
+    /// # Panics
+    ///
+    /// If the cluster was started without [`RedisSettings::tls`].
+    #[must_use]
+    pub fn localhost_tls_url(&self) -> String {
+        let first = self.nodes[0].localhost_tls_url().replacen("rediss://", "rediss-cluster://", 1);
+        let others: Vec<String> =
+            self.nodes[1..].iter().map(|node| format!("node=localhost:{}", node.peer_port())).collect();
         if others.is_empty() { first } else { format!("{first}?{}", others.join("&")) }
     }
 
@@ -96,7 +109,7 @@ impl RedisCluster {
     /// If there is none.
     #[must_use]
     pub fn replica_of(&self, key: &str) -> &PrivateRedis {
-        let owner = self.owner(key).port().to_string();
+        let owner = self.owner(key).peer_port().to_string();
         let follows = |node: &&PrivateRedis| {
             let role = node.command(&["ROLE"]);
             let role = role.list();
@@ -204,7 +217,7 @@ impl RedisCluster {
                 node.command(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
             }
             if at > 0 {
-                let (port, bus) = (first.port().to_string(), first.bus_port().to_string());
+                let (port, bus) = (first.peer_port().to_string(), first.bus_port().to_string());
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
             }
         }
@@ -237,7 +250,7 @@ impl RedisCluster {
             if keys.list().is_empty() {
                 return;
             }
-            let port = to.port().to_string();
+            let port = to.peer_port().to_string();
             let (user, password) = super::server::ADMIN;
             let mut words: Vec<&[u8]> =
                 ["MIGRATE", "127.0.0.1", &port, "", "0", "60000", "AUTH2", user, password, "KEYS"]
