@@ -108,7 +108,7 @@ impl Directory {
 
     /// The node that has the key, as far as is known.
     pub(crate) async fn start(self: &Arc<Self>, key: &str) -> Result<Redirection, Error> {
-        let to = match self.known(key) {
+        let to = match self.node_of(key) {
             Some(to) => {
                 if self.line(&to)?.takes_loss() {
                     self.learn_soon();
@@ -117,14 +117,15 @@ impl Directory {
             }
             None => {
                 self.learn().await?;
-                self.known(key)
+                self.node_of(key)
             }
         };
         let to = to.ok_or_else(|| Error::new(ErrorKind::Cluster, "CLUSTERDOWN no node has the slot of the key"))?;
         Ok(Redirection { to, asks: false, left: REDIRECTIONS })
     }
 
-    fn known(&self, key: &str) -> Option<Server> {
+    /// The node that has the key, as far as is known.
+    pub(crate) fn node_of(&self, key: &str) -> Option<Server> {
         locked(&self.known).server(key).cloned()
     }
 

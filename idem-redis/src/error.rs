@@ -47,12 +47,16 @@ fn judge(error: &Error) -> (StoreErrorKind, &'static str) {
             Unavailable,
             "no Sentinel of those that the URL names could be reached, or none had a certificate that is accepted",
         ),
+        _ if says("MOVED") || says("ASK") || says("CROSSSLOT") => {
+            (Configuration, "the server is a node of a cluster; write redis-cluster:// in the URL")
+        }
         // The others are what scripts are told, by Redis and by Valkey.
         _ if says("NOPERM") || says("ERR The user executing the script can't") || says("ERR ACL failure in script") => {
             (
                 Configuration,
                 "the user lacks rights; allow the commands SET, GET, DEL, PTTL, EVAL, EVALSHA, SCAN, PUBLISH, SUBSCRIBE, INFO, \
-             TIME and WAIT (in a cluster also CLUSTER and ASKING, with Sentinels ROLE) on the store's keys and channel",
+             TIME and WAIT on the store's keys and channel; also ROLE behind Sentinels, SELECT for a database by number, \
+             CLUSTER and ASKING in a cluster",
             )
         }
         _ if says("ERR unknown command") => (Configuration, "the server is too old, or forbids a command"),

@@ -30,14 +30,14 @@ pub(crate) const QUEUE: usize = 4 * IN_FLIGHT;
 /// waits for replicas.
 ///
 /// The client itself notices a connection on which nothing comes back only once it has stopped sending, which under load
-/// is never.
+/// is never; and stays connected to a server that became a replica, although its name may lead to another one by now.
 pub(crate) struct Line {
     held: Mutex<Held>,
     /// Where Sentinels tell the server: makes another client, which asks them in another order.
     others: Option<NodeClients>,
     /// Since when calls have been in vain.
-    silence: Mutex<Option<Instant>>,
-    is_silent: AtomicBool,
+    vain: Mutex<Option<Instant>>,
+    is_vain: AtomicBool,
     /// For how long calls may be in vain.
     patience: Duration,
     trouble: Arc<Trouble>,
@@ -67,13 +67,32 @@ struct Connection {
     watches: JoinHandle<()>,
 }
 
-/// A command about one key; or one that asks for the time.
+/// A command about one key; or one that any node does.
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
     Time,
-    Get { key: String },
-    SetIfAbsent { key: String, value: Bytes, millis: i64 },
-    Run { script: Script, call: Call, arguments: Vec<Value> },
+    Get {
+        key: String,
+    },
+    Publish {
+        channel: String,
+        word: String,
+    },
+    SetIfAbsent {
+        key: String,
+        value: Bytes,
+        millis: i64,
+    },
+    Run {
+        script: Script,
+        call: Call,
+        arguments: Vec<Value>,
+    },
+    /// A script that takes no arguments but the first ones, by its body even where the node knows it.
+    Bring {
+        script: Script,
+        call: Call,
+    },
 }
 
 /// How a command is sent.
@@ -91,8 +110,8 @@ impl Line {
         Self {
             held: Mutex::new(Held { client, connection: None, before: 0 }),
             others: None,
-            silence: Mutex::default(),
-            is_silent: AtomicBool::new(false),
+            vain: Mutex::default(),
+            is_vain: AtomicBool::new(false),
             patience: timeout / 2,
             trouble: Arc::default(),
             room: Arc::new(Semaphore::new(IN_FLIGHT)),
@@ -130,26 +149,29 @@ impl Line {
         self.trouble.is_new.load(Ordering::SeqCst) && self.trouble.is_new.swap(false, Ordering::SeqCst)
     }
 
-    /// Takes note of whether there was an answer, and has the connection replaced on which there is none for too long.
+    /// Takes note of whether there was an answer, and has the connection replaced on which calls are in vain for too long.
     pub(crate) fn heard<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
-        let failure = answer.as_ref().err().map(Error::kind);
-        match failure {
-            Some(ErrorKind::Timeout) => self.is_in_vain(),
-            // Nothing was asked, or it is on the way to a new connection.
-            Some(ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure) => {}
-            _ => self.is_answered(),
+        match &answer {
+            Err(error) if error.details().starts_with("READONLY") => self.was_in_vain(),
+            Err(error) => match error.kind() {
+                ErrorKind::Timeout => self.was_in_vain(),
+                // Nothing was asked, or it is on the way to a new connection.
+                ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure => {}
+                _ => self.was_answered(),
+            },
+            Ok(_) => self.was_answered(),
         }
         answer
     }
 
-    fn is_answered(&self) {
-        if self.is_silent.load(Ordering::Relaxed) {
-            *locked(&self.silence) = None;
-            self.is_silent.store(false, Ordering::Relaxed);
+    fn was_answered(&self) {
+        if self.is_vain.load(Ordering::Relaxed) {
+            *locked(&self.vain) = None;
+            self.is_vain.store(false, Ordering::Relaxed);
         }
     }
 
-    fn is_in_vain(&self) {
+    fn was_in_vain(&self) {
         let is_connected = self.is_connected();
         // The client tries again by itself; but it may be a Sentinel that stands still which it asks, again and again.
         let patience = match (is_connected, &self.others) {
@@ -157,13 +179,13 @@ impl Line {
             (false, Some(_)) => 4 * self.patience,
             (false, None) => return,
         };
-        let mut silence = locked(&self.silence);
-        let is_too_long = silence.get_or_insert_with(Instant::now).elapsed() >= patience;
+        let mut vain = locked(&self.vain);
+        let is_too_long = vain.get_or_insert_with(Instant::now).elapsed() >= patience;
         if is_too_long {
-            *silence = None;
+            *vain = None;
             self.replace(is_connected);
         }
-        self.is_silent.store(silence.is_some(), Ordering::Relaxed);
+        self.is_vain.store(vain.is_some(), Ordering::Relaxed);
     }
 
     /// The next call connects; with another client if it was no server that did not answer.
@@ -213,6 +235,9 @@ impl Way {
                 Self::Once(client) => client.get(key).await,
                 Self::Asking(_) => self.custom("GET", vec![key.as_str().into()]).await,
             },
+            Request::Publish { channel, word } => {
+                self.custom("PUBLISH", vec![channel.as_str().into(), word.as_str().into()]).await
+            }
             Request::SetIfAbsent { key, value, millis } => match self {
                 Self::Straight(client) => set(client, key, value.clone(), *millis).await,
                 Self::Once(client) => set(client, key, value.clone(), *millis).await,
@@ -222,23 +247,16 @@ impl Way {
                 }
             },
             Request::Run { script, call, arguments } => self.run(script, call, arguments).await,
+            Request::Bring { script, call } => self.custom("EVAL", words(body(script), call, &[])).await,
         }
     }
 
     /// Runs a script: by its digest, and by its body where the node does not know it.
     async fn run(&self, script: &Script, call: &Call, arguments: &[Value]) -> Result<Value, Error> {
-        let (channel, word) = call.ends.clone().unwrap_or_default();
-        let now = call.now.map(|now| now.as_millis().to_string()).unwrap_or_default();
-        let all = |script: &str| {
-            let mut all: Vec<Value> = vec![script.into(), 1.into(), call.key.as_str().into()];
-            all.extend([Value::from(now.as_str()), channel.as_str().into(), word.as_str().into()]);
-            all.extend_from_slice(arguments);
-            all
-        };
-        match self.custom("EVALSHA", all(script.sha1())).await {
+        match self.custom("EVALSHA", words(script.sha1(), call, arguments)).await {
             // After a restart, a failover or a flush. The body brings it to the node again.
             Err(error) if error.details().starts_with("NOSCRIPT") => {
-                self.custom("EVAL", all(script.lua().map_or("", |body| body))).await
+                self.custom("EVAL", words(body(script), call, arguments)).await
             }
             answer => answer,
         }
@@ -259,6 +277,20 @@ impl Way {
             }
         }
     }
+}
+
+fn body(script: &Script) -> &str {
+    script.lua().map_or("", |body| body)
+}
+
+/// What follows EVAL or EVALSHA.
+fn words(script: &str, call: &Call, arguments: &[Value]) -> Vec<Value> {
+    let (channel, word) = call.ends.clone().unwrap_or_default();
+    let now = call.now.map(|now| now.as_millis().to_string()).unwrap_or_default();
+    let mut words: Vec<Value> = vec![script.into(), 1.into(), call.key.as_str().into()];
+    words.extend([now.into(), channel.into(), word.into()]);
+    words.extend_from_slice(arguments);
+    words
 }
 
 async fn set(client: &impl KeysInterface, key: &str, value: Bytes, millis: i64) -> Result<Value, Error> {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use fred::{
     clients::Client,
     error::{Error, ErrorKind},
-    interfaces::ClientLike,
+    interfaces::{ClientLike, KeysInterface},
     types::{InfoKind, Value, config::Server, scripts::Script},
 };
 use idem_core::{StoreError, StoreErrorKind, Timestamp};
@@ -50,6 +50,9 @@ pub(crate) enum Reply {
     Absent,
 }
 
+/// What a script gives where it found a value that has no expiry.
+const NO_EXPIRY: i64 = 2;
+
 /// The arguments that every script takes first.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
@@ -80,8 +83,13 @@ impl Link {
     }
 
     fn failed(&self, operation: &'static str, error: Error) -> StoreError {
-        match error.kind() {
-            ErrorKind::Timeout => self.too_slow(operation),
+        let is_sent_round = error.details().starts_with("MOVED") || error.details().starts_with("ASK");
+        match (error.kind(), &self.nodes) {
+            (ErrorKind::Timeout, _) => self.too_slow(operation),
+            (_, Nodes::Several(_)) if is_sent_round => {
+                let message = "the nodes of the cluster do not agree on which of them has the key; slots may be moving";
+                store_error(StoreErrorKind::Unavailable, operation, message).with_source(error)
+            }
             _ => redis_error(operation, error),
         }
     }
@@ -117,6 +125,14 @@ impl Link {
             drop(room);
             answer
         };
+        self.to_the_end(operation, call).await
+    }
+
+    async fn to_the_end<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, StoreError> {
         ToTheEnd(Some(Box::pin(call))).await.map_err(|error| self.failed(operation, error))
     }
 
@@ -145,32 +161,35 @@ impl Link {
         has_written: fn(&Value) -> bool,
     ) -> Result<Value, StoreError> {
         let Some(replicas) = &self.replicas else { return self.send(operation, key, request).await };
-        let replicas = Arc::clone(replicas);
+        // What bounds the claims under way is how many sessions there are. Whoever loses interest before it has one sends
+        // nothing, then or later.
         match &self.nodes {
-            Nodes::One(line) => {
+            Nodes::One(_) => {
+                let session = replicas.session(None).await.map_err(|error| self.failed(operation, error))?;
                 let claim = async move {
-                    let session = replicas.session(None).await?;
                     let reply = session.once().send(&request).await?;
                     replicated(session, has_written(&reply), reply).await
                 };
-                self.call(operation, Arc::clone(&line.room), claim).await?
+                self.to_the_end(operation, claim).await?
             }
             Nodes::Several(directory) => {
-                let (directory, room, key) = (Arc::clone(directory), directory.room(key), key.to_owned());
+                let (replicas, directory, key) = (Arc::clone(replicas), Arc::clone(directory), key.to_owned());
+                let mut at = directory.start(&key).await.map_err(|error| self.failed(operation, error))?;
+                // The write and the wait go to one and the same node.
+                let session = replicas.session(Some(at.to.clone())).await;
+                let mut session = session.map_err(|error| self.failed(operation, error))?;
                 let claim = async move {
-                    let mut at = directory.start(&key).await?;
                     loop {
-                        // The write and the wait go to one and the same node.
-                        let session = replicas.session(Some(at.to.clone())).await?;
                         let way = if at.asks { session.asking() } else { session.once() };
                         match way.send(&request).await {
                             Ok(reply) => return replicated(session, has_written(&reply), reply).await,
                             Err(error) => at = directory.redirected(&error, &at).ok_or(error)?,
                         }
                         session.done();
+                        session = replicas.session(Some(at.to.clone())).await?;
                     }
                 };
-                self.call(operation, room, claim).await?
+                self.to_the_end(operation, claim).await?
             }
         }
     }
@@ -188,6 +207,14 @@ impl Link {
         }
     }
 
+    /// The node of a cluster that has the key, as far as is known.
+    pub(crate) fn node_of(&self, key: &str) -> Option<Server> {
+        match &self.nodes {
+            Nodes::One(_) => None,
+            Nodes::Several(directory) => directory.node_of(key),
+        }
+    }
+
     /// What a server says of itself.
     pub(crate) async fn info(
         &self,
@@ -195,11 +222,29 @@ impl Link {
         client: Client,
         kind: InfoKind,
     ) -> Result<String, StoreError> {
-        let room = match &self.nodes {
-            Nodes::One(line) => Arc::clone(&line.room),
-            Nodes::Several(directory) => Arc::clone(&directory.room),
-        };
-        self.call(operation, room, async move { client.info(Some(kind)).await }).await
+        self.call(operation, self.common_room(), async move { client.info(Some(kind)).await }).await
+    }
+
+    /// A page of the keys that match, of about `step` that the server looked at, and where the next one begins.
+    pub(crate) async fn page(
+        &self,
+        operation: &'static str,
+        master: Client,
+        cursor: &str,
+        pattern: &str,
+        step: u32,
+    ) -> Result<(String, Vec<String>), StoreError> {
+        let (cursor, pattern) = (cursor.to_owned(), pattern.to_owned());
+        let page = async move { master.scan_page(cursor, pattern, Some(step), None).await };
+        self.call(operation, self.common_room(), page).await
+    }
+
+    /// Room for calls that are about no key.
+    fn common_room(&self) -> Arc<Semaphore> {
+        Arc::clone(match &self.nodes {
+            Nodes::One(line) => &line.room,
+            Nodes::Several(directory) => &directory.room,
+        })
     }
 
     /// The instant that the clock of the server shows which has the key.
@@ -207,6 +252,12 @@ impl Link {
         let time = self.send(operation, key, Request::Time).await?;
         let (seconds, micros): (i64, i64) = time.convert().map_err(|error| redis_error(operation, error))?;
         Ok(Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000)))
+    }
+
+    /// Says a word on the channel, to whoever listens to any node.
+    pub(crate) async fn publish(&self, operation: &'static str, channel: &str, word: String) -> Result<(), StoreError> {
+        let request = Request::Publish { channel: channel.to_owned(), word };
+        self.send(operation, channel, request).await.map(drop)
     }
 
     /// The value, if there is one.
@@ -239,6 +290,13 @@ impl Link {
         let request = Request::SetIfAbsent { key: key.to_owned(), value, millis };
         let found = self.send(operation, key, request).await?;
         found.convert().map_err(|error| redis_error(operation, error))
+    }
+
+    /// Runs a script that takes no more than the call, by its body.
+    pub(crate) async fn bring(&self, operation: &'static str, script: &Script, call: &Call) -> Result<(), StoreError> {
+        let request = Request::Bring { script: script.clone(), call: call.clone() };
+        parse(self.send(operation, &call.key, request).await?, operation)?;
+        Ok(())
     }
 
     /// Runs a script.
@@ -314,6 +372,11 @@ fn parse(reply: Value, operation: &'static str) -> Result<Reply, StoreError> {
     match (parts.next().and_then(|part| part.as_i64()), parts.next(), parts.next()) {
         (Some(1), ..) => Ok(Reply::Written),
         (Some(0), None, None) => Ok(Reply::Absent),
+        (Some(NO_EXPIRY), None, None) => {
+            let message = "a record has no expiry, which this store always sets (PERSIST, or a restore, takes it away), so \
+                           nobody can say whether its lease is over; set one by PEXPIRE, or remove the record";
+            Err(store_error(StoreErrorKind::Corrupt, operation, message))
+        }
         (Some(0), Some(value), Some(now)) => {
             let (value, now) = (value.into_bytes().ok_or_else(odd)?, now.as_i64().ok_or_else(odd)?);
             Ok(Reply::Found { value, now: crate::records::instant(now) })

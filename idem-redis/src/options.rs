@@ -23,6 +23,9 @@ use crate::{
     wait::Waiters,
 };
 
+/// What the server's keys begin with if nothing else is said.
+const DEFAULT_PREFIX: &str = "idem";
+
 /// How long an operation may take if nothing else is said.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -36,7 +39,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Builder {
     url: String,
     ca_file: Option<PathBuf>,
-    prefix: String,
+    prefix: Option<String>,
     clock: Option<ManualClock>,
     timeout: Duration,
     min_replicas: Option<NonZeroU32>,
@@ -49,7 +52,7 @@ impl Builder {
         Self {
             url: url.into(),
             ca_file: None,
-            prefix: "idem".into(),
+            prefix: None,
             clock: None,
             timeout: DEFAULT_TIMEOUT,
             min_replicas: None,
@@ -59,9 +62,9 @@ impl Builder {
     }
 
     /// What the server's keys of this store begin with: `idem` if nothing else is said. 1 to 64 letters, digits, `_`,
-    /// `-`, `.` and `:`. Two prefixes are two stores.
+    /// `-`, `.` and `:`. Two prefixes are two stores. The URL can say the same: `redis://…?prefix=PREFIX`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
+        self.prefix = Some(prefix.into());
         self
     }
 
@@ -75,7 +78,7 @@ impl Builder {
     /// How long an operation may take before it is an error of kind unavailable: more than zero, and at most a minute (a
     /// longer time means a minute). 2 seconds if nothing else is said.
     ///
-    /// A command that took too long may still be applied later, within about as much time again.
+    /// A command that took too long may still be applied later: see [what the store promises](crate#what-it-promises).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.min(MAX_TIMEOUT);
         self
@@ -122,12 +125,17 @@ impl Builder {
         if self.timeout.is_zero() {
             return Err(OpenError::NoTime);
         }
-        let names = Names::new(&self.prefix)?;
         let target = Target::parse(&self.url)?;
+        let names = Names::new(self.prefix.or(target.prefix).as_deref().unwrap_or(DEFAULT_PREFIX))?;
         let mut config = target.config;
         let tls_name = tls_name(&config).filter(|_| target.uses_tls);
+        let ca_file = self.ca_file.or(target.ca_file);
+        if ca_file.is_some() && !target.uses_tls {
+            let problem = "certificates are named (Builder::ca_file, sslrootcert), but the URL asks for no TLS; write \
+                           rediss://, rediss-cluster:// or rediss-sentinel://";
+            return Err(OpenError::Tls { problem: problem.into() });
+        }
         if target.uses_tls {
-            let ca_file = self.ca_file.or(target.ca_file);
             config.tls = Some(tls::config(ca_file.as_deref(), tls_name.clone())?);
         }
         let timeout = self.timeout;
@@ -218,6 +226,18 @@ pub enum OpenError {
          redis-cluster://HOST:PORT?node=HOST:PORT or redis-sentinel://HOST:PORT?sentinelServiceName=NAME"
     )]
     Url,
+    /// The URL has a parameter that there is not. Its value is not shown.
+    #[error(
+        "the Redis URL has a parameter {name:?} that there is not; write prefix, sslrootcert, node, sentinelServiceName, \
+         sentinelUsername or sentinelPassword"
+    )]
+    Parameter {
+        /// Its name, 64 characters at most.
+        name: String,
+    },
+    /// The URL of a cluster names a database by number.
+    #[error("a cluster has no databases by number; leave /NUMBER out of the Redis URL")]
+    ClusterDatabase,
     /// The prefix is none.
     #[error("the prefix {prefix:?} is not 1 to 64 letters, digits, '_', '-', '.' and ':'")]
     Prefix {

@@ -19,6 +19,7 @@ use idem_core::{StoreError, StoreErrorKind};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinHandle,
+    time::timeout,
 };
 
 use crate::{
@@ -36,7 +37,7 @@ const AT_A_TIME: usize = 32;
 /// None of them connects again by itself, since `WAIT` on a new connection would speak of nothing: one that breaks, or
 /// whose claim ended in any other way than well, is thrown away.
 pub(crate) struct Replicas {
-    at_least: u32,
+    pub(crate) at_least: u32,
     timeout: Duration,
     make: NodeClients,
     /// How many connections there were whose server was not named.
@@ -67,8 +68,16 @@ impl Replicas {
         Arc::new(Self { at_least, timeout, make, connected: AtomicUsize::new(0), room, idle: Mutex::default() })
     }
 
-    /// A connection for a claim, to the node of a cluster that has its key.
+    /// A connection for a claim, to the node of a cluster that has its key. Within the time limit; nothing is left behind
+    /// where the caller loses interest.
     pub(crate) async fn session(self: &Arc<Self>, node: Option<Server>) -> Result<Session, Error> {
+        let late = |_| {
+            Error::new(ErrorKind::Backpressure, "too many claims wait for replicas, or a connection takes too long")
+        };
+        timeout(self.timeout, self.wait_for_session(node)).await.map_err(late)?
+    }
+
+    async fn wait_for_session(self: &Arc<Self>, node: Option<Server>) -> Result<Session, Error> {
         let room = Arc::clone(&self.room).acquire_owned().await;
         let room = room.map_err(|_| Error::new(ErrorKind::Canceled, "the store is gone"))?; // it never is
         let connection = match self.idle(&node) {
@@ -76,6 +85,14 @@ impl Replicas {
             None => self.connect(node.as_ref()).await?,
         };
         Ok(Session { replicas: Arc::clone(self), node, connection, _room: room })
+    }
+
+    /// Whether the user may wait for replicas at all.
+    pub(crate) async fn try_out(self: &Arc<Self>, node: Option<&Server>) -> Result<(), Error> {
+        let session = self.session(node.cloned()).await?;
+        session.client().wait::<i64>(0, 1).await?;
+        session.done();
+        Ok(())
     }
 
     fn idle(&self, node: &Option<Server>) -> Option<Connection> {

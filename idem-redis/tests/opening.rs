@@ -6,7 +6,7 @@ mod common;
 
 use std::{
     io::Write,
-    num::NonZeroU32,
+    num::{NonZeroU32, NonZeroUsize},
     path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
@@ -58,6 +58,33 @@ async fn settings_that_can_not_be_are_refused_when_it_is_built() {
     let built = RedisStore::builder("rediss://h").ca_file("/no/such/file").build();
     let Err(error @ OpenError::Tls { .. }) = built else { panic!("it was built") };
     assert!(error.to_string().contains("/no/such/file"), "{error}");
+    // Whoever names an authority believes that there is TLS.
+    for built in [
+        RedisStore::builder("redis://h").ca_file("/ca.pem").build(),
+        RedisStore::builder("redis-cluster://h?sslrootcert=/ca.pem").build(),
+    ] {
+        let Err(error @ OpenError::Tls { .. }) = built else { panic!("it was built") };
+        assert!(error.to_string().contains("rediss://"), "{error}");
+    }
+    let built = RedisStore::builder("redis://u:hunter2@h?sslrotcert=hunter2").build();
+    let Err(error @ OpenError::Parameter { .. }) = built else { panic!("it was built") };
+    assert!(error.to_string().contains("sslrotcert") && !format!("{error} {error:?}").contains("hunter2"), "{error}");
+    let built = RedisStore::builder("redis-cluster://h/5").build();
+    assert!(matches!(built, Err(OpenError::ClusterDatabase)));
+    assert!(RedisStore::builder("redis-cluster://h/0?").build().is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefix_is_the_urls_or_the_builders_which_counts_more() {
+    let (one, other) = (redis().prefix(), redis().prefix());
+    let url = format!("{}?prefix={one}", redis().url());
+    let records = |prefix: &str| redis().command(&["EXISTS", &format!("{prefix}:r:tenant-7:k")]).integer();
+    own(&RedisStore::connect(&url).await.unwrap(), &claim_of("k")).await;
+    assert_eq!((records(&one), records(&other)), (1, 0));
+    own(&RedisStore::builder(&url).prefix(&other).connect().await.unwrap(), &claim_of("k")).await;
+    assert_eq!((records(&one), records(&other)), (1, 1));
+    let built = RedisStore::builder(&format!("{}?prefix=a%7Bb%7D", redis().url())).build();
+    assert!(matches!(built, Err(OpenError::Prefix { .. })));
 }
 
 #[tokio::test]
@@ -86,18 +113,75 @@ async fn a_wrong_password_is_a_setting_to_mend_and_never_shown() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_that_are_missing_are_named() {
+    const LIMIT: Duration = Duration::from_secs(10);
     let rules = "~idem:* &idem:* +set +get +del +pttl +eval +evalsha +scan +publish +subscribe +info +time +wait";
+    let without: Vec<String> = rules
+        .split(' ')
+        .map(|right| rules.split(' ').filter(|other| *other != right).collect::<Vec<_>>().join(" "))
+        .collect();
     let settings = RedisSettings::new().user("all", "pw", rules);
-    let settings = settings.user("no_channel", "pw", &rules.replace("&idem:*", ""));
-    let settings = settings.user("no_scripts", "pw", &rules.replace("+eval +evalsha", ""));
     let settings = settings.user("other_keys", "pw", &rules.replace("~idem:*", "~other:*"));
+    let settings = settings.user("numbered", "pw", &format!("{rules} +select"));
+    let settings = without
+        .iter()
+        .enumerate()
+        .fold(settings, |settings, (number, rules)| settings.user(&format!("without_{number}"), "pw", rules));
     let server = PrivateRedis::start(settings);
+    let _replica = server.replica();
     let url = |user: &str| format!("redis://{user}:pw@127.0.0.1:{}", server.port());
-    let store = RedisStore::connect(&url("all")).await.unwrap();
-    common::complete(&store, &own(&store, &claim_of("k")).await).await;
-    for user in ["no_channel", "no_scripts", "other_keys"] {
-        let shown = refused(&url(user)).await;
+    let builder = |user: &str| RedisStore::builder(&url(user)).min_replicas(NonZeroU32::MIN).timeout(LIMIT);
+    let works = async |store: RedisStore| {
+        let owner = own(&store, &claim_of("k")).await;
+        store.wait(&common::scope(), &common::key("k"), owner.attempt(), Duration::ZERO).await.unwrap();
+        store.release(&owner).await.unwrap();
+        common::complete(&store, &own(&store, &claim_of("k")).await).await;
+        store.lapsed(None, NonZeroUsize::MIN).await.unwrap();
+        assert_eq!(store.purge(&common::scope(), NonZeroUsize::MIN).await.unwrap(), 1);
+    };
+    works(builder("all").connect().await.unwrap()).await;
+    works(RedisStore::connect(&format!("{}/3", url("numbered"))).await.unwrap()).await;
+    for user in (0..without.len()).map(|number| format!("without_{number}")).chain(["other_keys".into()]) {
+        let Err(OpenError::Store(error)) = builder(&user).connect().await else {
+            panic!("{user} was connected: {:?}", without)
+        };
+        let shown = error.to_string();
+        if user == "without_10" {
+            // The client does not tell what the server says to this one.
+            assert!(shown.contains("did not come back") && shown.contains("+subscribe"), "{user}: {shown}");
+            continue;
+        }
+        assert_eq!(error.kind(), StoreErrorKind::Configuration, "{user}: {shown}");
         assert!(shown.contains("lacks rights"), "{user}: {shown}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_cluster_the_rights_are_tried_on_every_master() {
+    let cluster = RedisCluster::start(3, 0);
+    let rules = "on >pw ~idem:* &idem:* +set +get +del +pttl +eval +evalsha +scan +publish +subscribe +info +time +wait \
+                 +cluster +asking";
+    for (number, node) in cluster.nodes().iter().enumerate() {
+        let rules = if number == 2 { rules.replace("+pttl ", "") } else { rules.into() };
+        let words: Vec<&str> = ["ACL", "SETUSER", "app"].into_iter().chain(rules.split(' ')).collect();
+        node.command(&words);
+    }
+    let url = cluster.url().replace("redis-cluster://", "redis-cluster://app:pw@");
+    let shown = refused(&url).await;
+    assert!(shown.contains("lacks rights"), "{shown}");
+    cluster.nodes()[2].command(&["ACL", "SETUSER", "app", "+pttl"]);
+    let store = RedisStore::connect(&url).await.unwrap();
+    for number in 0..20 {
+        let owner = own(&store, &claim_of(&format!("k-{number}"))).await;
+        common::complete(&store, &owner).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_a_cluster_is_refused_where_the_url_is_of_a_single_server() {
+    let cluster = RedisCluster::start(3, 0);
+    for node in cluster.nodes() {
+        let shown = refused(&node.url()).await;
+        assert!(shown.contains("redis-cluster://"), "{shown}");
     }
 }
 

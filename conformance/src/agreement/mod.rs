@@ -266,8 +266,13 @@ impl<'a> Sequence<'a> {
         let span = self.since(from).await;
         self.note(Some(id), step, from, answered);
         let found = self.model.get(id);
+        // A record that may have expired is absent, whatever instant the store tells for what it writes there.
+        let founds = match found {
+            Some(record) if self.world.has_slack() && !record.is_live(span.to) => vec![found, None],
+            _ => vec![found],
+        };
         let mut afters = Vec::new();
-        for judged in span.instants().map(|now| judge(found, now)) {
+        for judged in founds.iter().flat_map(|found| span.instants().map(|now| judge(*found, now))) {
             if judged.fits && !afters.contains(&judged.after) {
                 afters.push(judged.after);
             }

@@ -272,6 +272,7 @@ async fn a_server_that_is_killed_keeps_what_it_answered_and_is_found_again() {
 async fn futures_that_are_dropped_shift_no_other_callers_reply() {
     let place = Place::new("dropped");
     let store = place.open().await;
+    let mut all_claims = Vec::new();
     for round in 0..rounds(300, 3_000) {
         let claims: Vec<Claim> = (0..8).map(|number| claim_of(&format!("{round}-{number}"))).collect();
         let dropped = async {
@@ -286,12 +287,12 @@ async fn futures_that_are_dropped_shift_no_other_callers_reply() {
             assert_eq!(found.record.attempt(), owner.attempt());
         };
         futures_util::future::join(dropped, owned).await;
+        all_claims.extend(claims);
     }
-    for round in 0..5 {
-        // Each was applied, or was not: repeated, it is the same claim.
-        let again = claim_of(&format!("{round}-0"));
-        let answer = claim(&store, &again).await;
-        assert!(["Claimed", "Conflict"].contains(&word(&answer)));
+    // Each was applied, or was not: repeated, it is the same claim, and nobody else's.
+    for again in all_claims.iter().step_by(7) {
+        let grant = granted(claim(&store, again).await);
+        assert_eq!((grant.number(), grant.owner().attempt().token), (1, again.token()));
     }
 }
 
@@ -371,5 +372,45 @@ async fn a_wait_is_woken_by_another_handles_completion_and_ends_too_where_nothin
         assert!(heard_nothing.saturating_duration_since(done) < PATIENCE);
     }
     let listening = server.command(&["PUBSUB", "NUMSUB", "woken:ended"]);
-    assert_eq!(listening.list()[1].integer(), 1);
+    // Each store that can has one connection for it, however many waits there are.
+    assert_eq!(listening.list()[1].integer(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_ends_in_its_time_while_the_server_says_nothing_to_a_subscription() {
+    let server = PrivateRedis::start(RedisSettings::new());
+    let place = Place::at(&server.url(), "unheard");
+    let proxy = Proxy::start(&server.url());
+    let limit = Duration::from_secs(20);
+    let store = place.builder_through(&proxy.url_through(&server.url())).timeout(limit).build().unwrap();
+    let owner = own(&store, &claim_of("k")).await;
+    let other = place.open().await;
+    // As a host that is gone: the connections that are there go on, and no new one is ever answered.
+    proxy.ignore_new_connections();
+    let begun = Instant::now();
+    let found = store.wait(&scope(), &key("k"), owner.attempt(), Duration::from_millis(300)).await.unwrap().unwrap();
+    assert_eq!(found.record.attempt(), owner.attempt());
+    assert!(begun.elapsed() < limit / 2, "{:?}", begun.elapsed());
+    // And it sees by itself what nobody says to it.
+    let (scope, key) = (scope(), key("k"));
+    let waits = store.wait(&scope, &key, owner.attempt(), PATIENCE);
+    let (found, ()) = futures_util::future::join(waits, complete(&other, &owner)).await;
+    assert_eq!(found.unwrap().unwrap().record.state, idem_core::State::Done(response()));
+    assert!(begun.elapsed() < limit / 2, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_became_a_replica_is_left_for_the_one_that_its_name_leads_to() {
+    let (first, second) = (PrivateRedis::start(RedisSettings::new()), PrivateRedis::start(RedisSettings::new()));
+    let place = Place::at(&first.url(), "demoted");
+    // What a name in DNS or a virtual address is.
+    let proxy = Proxy::start(&first.url());
+    let store = place.builder_through(&proxy.url_through(&first.url())).timeout(LIMIT).connect().await.unwrap();
+    own(&store, &claim_of("before")).await;
+    first.follow(&second);
+    assert_unavailable(store.claim(&claim_of("k")).await);
+    proxy.lead_to(&second.url());
+    // The connection is still there, and the server on it answers.
+    eventually("the other server is found", async || store.claim(&claim_of("k")).await.is_ok()).await;
+    assert_eq!(second.command(&["EXISTS", &place.name("k")]).integer(), 1);
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use idem_core::{Checkpoint, Fenced, Key, Owner, Response, Scope, State, Store, StoreErrorKind};
 use test_servers::{Reply, redis};
 
-use crate::common::{LEASE, Place, claim_of, key, own, retention, scope};
+use crate::common::{LEASE, Place, claim_of, complete, key, own, retention, scope};
 
 fn value(place: &Place, key: &str) -> Vec<u8> {
     redis().command(&["GET", &place.name(key)]).bytes().to_vec()
@@ -69,6 +69,21 @@ async fn a_value_that_is_no_record_is_corrupt_and_never_written_over() {
     // A purge takes it away: whatever it is, it is the scope's.
     assert_eq!(store.purge(&scope(), NonZeroUsize::MAX).await.unwrap(), 1);
     own(&store, &claim_of("k")).await;
+}
+
+// case 017
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_whose_expiry_somebody_took_away_is_corrupt_and_nobody_takes_it_over() {
+    let place = Place::new("persisted");
+    let store = place.open().await;
+    let owner = own(&store, &claim_of("k")).await;
+    redis().command(&["PERSIST", &place.name("k")]);
+    let before = value(&place, "k");
+    assert_refused(&place, "k", &owner, StoreErrorKind::Corrupt).await;
+    assert_eq!(value(&place, "k"), before);
+    // As the error says.
+    redis().command(&["PEXPIRE", &place.name("k"), "60000"]);
+    complete(&store, &owner).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
