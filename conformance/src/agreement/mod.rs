@@ -85,6 +85,8 @@ struct Sequence<'a> {
     handles: Vec<Arc<dyn Store>>,
     chooser: Chooser,
     model: Model,
+    /// How many records that are absent may not have been swept, beside those of the model.
+    unswept: usize,
     past: VecDeque<(Option<Id>, String)>,
     start: Timestamp,
 }
@@ -95,7 +97,7 @@ impl<'a> Sequence<'a> {
         let handles = vec![Arc::clone(world.store()), world.open().await];
         let chooser = Chooser::new(seed, if harness.waits() { 100 } else { 1 }, harness.is_durable());
         let start = world.now().await;
-        Self { world, handles, chooser, model: Model::new(), past: VecDeque::new(), start }
+        Self { world, handles, chooser, model: Model::new(), unswept: 0, past: VecDeque::new(), start }
     }
 
     fn handle(&mut self) -> Arc<dyn Store> {
@@ -205,7 +207,7 @@ impl<'a> Sequence<'a> {
                 let span = self.since(from).await;
                 self.note(None, step, from, &swept);
                 let swept = swept.map_err(|error| format!("The sweep failed: {error}"))?;
-                let expired = self.model.values().filter(|record| !record.is_live(span.to)).count();
+                let expired = self.model.values().filter(|record| !record.is_live(span.to)).count() + self.unswept;
                 if swept > expired.min(limit.get()) {
                     return Err(format!("{swept} were swept, but {expired} are expired and the limit is {limit}."));
                 }
@@ -336,14 +338,17 @@ impl<'a> Sequence<'a> {
                     gone += 1;
                     self.model.remove(&id);
                 }
-                (_, None) => {
+                (Some(record), None) if record.is_live(span.from) => {
                     may_be_gone += 1;
                     // Purged or expired, it is absent from here on; what is claimed next may begin before its expiry.
                     self.model.remove(&id);
+                    self.unswept += 1;
                 }
+                (_, None) => may_be_gone += 1,
             }
         }
-        if purged > limit || purged < gone || purged > gone + may_be_gone || (purged < limit && left > 0) {
+        if purged > limit || purged < gone || purged > gone + may_be_gone + self.unswept || (purged < limit && left > 0)
+        {
             return Err(format!(
                 "It says that it removed {purged} records of at most {limit}; {gone} are gone, {may_be_gone} had \
                  expired, and {left} are left."
