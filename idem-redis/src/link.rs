@@ -22,7 +22,7 @@ use fred::{
     },
 };
 use idem_core::{StoreError, StoreErrorKind, Timestamp};
-use tokio::{runtime::Handle, sync::Semaphore, task::JoinHandle, time::timeout};
+use tokio::{runtime::Handle, sync::{OwnedSemaphorePermit, Semaphore}, task::JoinHandle, time::timeout};
 
 use crate::{
     error::{redis_error, store_error},
@@ -143,24 +143,24 @@ impl Link {
     ///
     /// Where the caller loses interest it goes on until then: the client drops a command that it could not send in time
     /// only if someone waited that long, and its place is free only once the client has done with it.
-    pub(crate) async fn call<T: Send + 'static>(
+    pub(crate) fn call<T: Send + 'static>(
         &self,
         operation: &'static str,
         call: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let room = match Arc::clone(&self.in_flight).try_acquire_owned() {
-            Ok(room) => room,
-            Err(_) => match timeout(self.timeout, Arc::clone(&self.in_flight).acquire_owned()).await {
-                Ok(Ok(room)) => room,
-                _ => return Err(self.too_slow(operation)),
-            },
-        };
-        let call = async move {
-            let answer = call.await;
-            drop(room);
-            answer
-        };
-        ToTheEnd(Some(Box::pin(call))).await.map_err(|error| self.failed(operation, error))
+    ) -> impl Future<Output = Result<T, StoreError>> + Send {
+        // The client's futures are thousands of bytes, and what holds one is copied whenever it is moved: none is held
+        // by another future.
+        let call: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(call);
+        async move {
+            let room = match Arc::clone(&self.in_flight).try_acquire_owned() {
+                Ok(room) => room,
+                Err(_) => match timeout(self.timeout, Arc::clone(&self.in_flight).acquire_owned()).await {
+                    Ok(Ok(room)) => room,
+                    _ => return Err(self.too_slow(operation)),
+                },
+            };
+            ToTheEnd(Some((call, room))).await.map_err(|error| self.failed(operation, error))
+        }
     }
 
     /// The instant that the server's clock shows (one server's, in a cluster), and when it was asked.
@@ -327,14 +327,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A future that goes on in the background when it is dropped before its end.
-struct ToTheEnd<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
+/// A future that goes on in the background when it is dropped before its end, and the room that it takes until then.
+struct ToTheEnd<T: Send + 'static>(Option<(Pin<Box<dyn Future<Output = T> + Send>>, OwnedSemaphorePermit)>);
 
 impl<T: Send + 'static> Future for ToTheEnd<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let Some(future) = &mut self.0 else { return Poll::Pending }; // it has ended, and nobody polls it again
+        let Some((future, _)) = &mut self.0 else { return Poll::Pending }; // it has ended, and nobody polls it again
         let ended = future.as_mut().poll(cx);
         if ended.is_ready() {
             self.0 = None;
@@ -345,9 +345,10 @@ impl<T: Send + 'static> Future for ToTheEnd<T> {
 
 impl<T: Send + 'static> Drop for ToTheEnd<T> {
     fn drop(&mut self) {
-        if let (Some(future), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+        if let (Some((future, room)), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             runtime.spawn(async move {
                 future.await;
+                drop(room);
             });
         }
     }

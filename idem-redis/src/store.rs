@@ -510,3 +510,26 @@ impl wait::Help for Waiting<'_> {
         self.store.inner.listener.hears().await
     }
 }
+
+#[cfg(test)]
+mod sizes {
+    use super::*;
+    #[tokio::test]
+    async fn sizes() {
+        let store = RedisStore::builder("redis://127.0.0.1:1").build().unwrap();
+        let claim = Claim::new(Scope::new("s").unwrap(), Key::new("k").unwrap(), idem_core::Token::from_bytes([0; 16]), idem_core::Fingerprint::builder().part("a","b").build().unwrap());
+        println!("ask {}", std::mem::size_of_val(&store.ask(&claim)));
+        println!("look {}", std::mem::size_of_val(&store.look("x", claim.scope(), claim.key())));
+        println!("judge_found {}", std::mem::size_of_val(&store.judge_found(&claim, Bytes::new())));
+        println!("ask_unr {}", std::mem::size_of_val(&store.ask_unreplicated(&claim)));
+        println!("set_if_absent {}", std::mem::size_of_val(&store.inner.link.set_if_absent("x", "", Bytes::new(), 1)));
+        println!("set_unr {}", std::mem::size_of_val(&store.inner.link.set_unreplicated("x", "", Bytes::new(), 1)));
+        println!("value {}", std::mem::size_of_val(&store.inner.link.value("x", "")));
+        println!("time {}", std::mem::size_of_val(&store.inner.link.time("x")));
+        println!("call {}", std::mem::size_of_val(&store.inner.link.call("x", async {Ok(())})));
+        let client = store.inner.link.client();
+        println!("fred set {}", std::mem::size_of_val(&fred::interfaces::KeysInterface::set::<Option<Bytes>,_,_>(&client, "k", Bytes::new(), None, None, false)));
+        println!("fred get {}", std::mem::size_of_val(&fred::interfaces::KeysInterface::get::<Option<Bytes>,_>(&client, "k")));
+        println!("record {} claim {} response {}", size_of::<Record>(), size_of::<Claim>(), size_of::<Response>());
+    }
+}
