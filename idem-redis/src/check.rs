@@ -5,7 +5,7 @@ use fred::{
     clients::Client,
     interfaces::{ClientLike, ClusterInterface},
     types::{
-        InfoKind,
+        InfoKind, Key,
         config::{Options, Server},
     },
 };
@@ -77,9 +77,9 @@ impl RedisStore {
     async fn check_rights(&self) -> Result<(), StoreError> {
         let inner = &*self.inner;
         let (link, scripts) = (&inner.link, &inner.scripts);
-        let key = inner.names.probe();
+        let key: Key = inner.names.probe().into();
         let value = Bytes::from_static(b"a probe");
-        link.set_unreplicated(OPERATION, &key, value.clone(), PROBE_MILLIS).await?;
+        link.set_unreplicated(OPERATION, key.clone(), value.clone(), PROBE_MILLIS).await?;
         let call = Call { key, now: None, ends: Some((inner.names.channel(), "0".into())) };
         link.script(OPERATION, &scripts.look, &call, Vec::new()).await?;
         // Not there any more if two stores check at the same time.

@@ -17,12 +17,18 @@ use fred::{
     error::{Error, ErrorKind},
     interfaces::{ClientLike, ClusterInterface, EventInterface, KeysInterface},
     types::{
-        ClientState, ClusterHash, CustomCommand, Expiration, SetOptions, Value, cluster::ClusterRouting,
+        ClientState, ClusterHash, CustomCommand, Expiration, Key, SetOptions, Value, cluster::ClusterRouting,
         config::Server, scripts::Script,
     },
 };
+use futures_util::FutureExt;
 use idem_core::{StoreError, StoreErrorKind, Timestamp};
-use tokio::{runtime::Handle, sync::{OwnedSemaphorePermit, Semaphore}, task::JoinHandle, time::timeout};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinHandle,
+    time::timeout,
+};
 
 use crate::{
     error::{redis_error, store_error},
@@ -79,7 +85,7 @@ pub(crate) enum Reply {
 /// The arguments that every script takes first.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    pub(crate) key: String,
+    pub(crate) key: Key,
     pub(crate) now: Option<Timestamp>,
     /// The channel and the word to say there if it writes.
     pub(crate) ends: Option<(String, String)>,
@@ -131,12 +137,13 @@ impl Link {
     }
 
     /// Does all of `work`, however many calls it takes, within the time limit.
-    pub(crate) async fn within<T>(
+    pub(crate) fn within<T>(
         &self,
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.too_slow(operation)))
+    ) -> impl Future<Output = Result<T, StoreError>> {
+        // Not awaited in here, or it would be part of this future twice.
+        timeout(self.timeout, work).map(move |ended| ended.unwrap_or_else(|_| Err(self.too_slow(operation))))
     }
 
     /// Runs a call, when there is room for it. It ends within the client's time limit.
@@ -174,26 +181,27 @@ impl Link {
     }
 
     /// The value, if there is one.
-    pub(crate) async fn value(&self, operation: &'static str, key: &str) -> Result<Option<Bytes>, StoreError> {
-        let (client, line, key) = (self.client(), Arc::clone(&self.line), key.to_owned());
-        self.call(operation, async move { line.heard(&key, client.get(&key).await) }).await
+    pub(crate) async fn value(&self, operation: &'static str, key: Key) -> Result<Option<Bytes>, StoreError> {
+        let (client, line) = (self.client(), Arc::clone(&self.line));
+        let slot = line.slot(&key);
+        self.call(operation, async move { line.heard(slot, client.get(key).await) }).await
     }
 
     /// Sets the value if there is none. Gives the one that there is.
     pub(crate) async fn set_if_absent(
         &self,
         operation: &'static str,
-        key: &str,
+        key: Key,
         value: Bytes,
         millis: i64,
     ) -> Result<Option<Bytes>, StoreError> {
         let Some(replicas) = &self.replicas else {
             return self.set_unreplicated(operation, key, value, millis).await;
         };
-        let (replicas, key) = (Arc::clone(replicas), key.to_owned());
+        let replicas = Arc::clone(replicas);
         let set = async move {
             let session = replicas.session(&key).await?;
-            let found = set(&session.client(), &key, value, millis).await?;
+            let found = set(&session.client(), key, value, millis).await?;
             replicated(session, found.is_none(), found).await
         };
         self.call(operation, set).await?
@@ -203,12 +211,13 @@ impl Link {
     pub(crate) async fn set_unreplicated(
         &self,
         operation: &'static str,
-        key: &str,
+        key: Key,
         value: Bytes,
         millis: i64,
     ) -> Result<Option<Bytes>, StoreError> {
-        let (client, line, key) = (self.client(), Arc::clone(&self.line), key.to_owned());
-        self.call(operation, async move { line.heard(&key, set(&client, &key, value, millis).await) }).await
+        let (client, line) = (self.client(), Arc::clone(&self.line));
+        let slot = line.slot(&key);
+        self.call(operation, async move { line.heard(slot, set(&client, key, value, millis).await) }).await
     }
 
     /// Runs a script: by its digest, and by its body where the node does not know it.
@@ -220,7 +229,8 @@ impl Link {
         arguments: Vec<Value>,
     ) -> Result<Reply, StoreError> {
         let (client, line, script, call) = (self.client(), Arc::clone(&self.line), script.clone(), call.clone());
-        let run = async move { line.heard(&call.key, run(&client, &script, &call, arguments).await) };
+        let slot = line.slot(&call.key);
+        let run = async move { line.heard(slot, run(&client, &script, &call, arguments).await) };
         let reply = self.call(operation, run);
         parse(reply.await?, operation)
     }
@@ -248,7 +258,7 @@ impl Link {
 
 impl Line {
     /// Takes note of whether there was an answer, and has the connection replaced on which there is none for too long.
-    fn heard<T>(&self, key: &str, answer: Result<T, Error>) -> Result<T, Error> {
+    fn heard<T>(&self, slot: Option<u16>, answer: Result<T, Error>) -> Result<T, Error> {
         let is_silent = match &answer {
             Err(error) if *error.kind() == ErrorKind::Timeout => true,
             // Nothing was asked, or it is on the way to a new connection.
@@ -257,21 +267,21 @@ impl Line {
             }
             _ if self.any_silence.load(Ordering::Relaxed) => {
                 let mut silences = locked(&self.silences);
-                silences.remove(&self.node(key));
+                silences.remove(&self.node(slot));
                 self.any_silence.store(!silences.is_empty(), Ordering::Relaxed);
                 false
             }
             _ => false,
         };
-        if is_silent && self.client.state() == ClientState::Connected && self.is_too_long(key) {
+        if is_silent && self.client.state() == ClientState::Connected && self.is_too_long(slot) {
             self.replace();
         }
         answer
     }
 
-    fn is_too_long(&self, key: &str) -> bool {
+    fn is_too_long(&self, slot: Option<u16>) -> bool {
         let mut silences = locked(&self.silences);
-        let since = *silences.entry(self.node(key)).or_insert_with(Instant::now);
+        let since = *silences.entry(self.node(slot)).or_insert_with(Instant::now);
         let is_too_long = since.elapsed() >= self.patience;
         if is_too_long {
             silences.clear();
@@ -291,10 +301,15 @@ impl Line {
         }
     }
 
-    /// The node of a cluster that has the key.
-    fn node(&self, key: &str) -> Option<Server> {
+    /// The key's slot, in a cluster.
+    fn slot(&self, key: &Key) -> Option<u16> {
+        self.client.is_clustered().then(|| ClusterRouting::hash_key(key.as_bytes()))
+    }
+
+    /// The node of a cluster that has the slot.
+    fn node(&self, slot: Option<u16>) -> Option<Server> {
         let state = self.client.cached_cluster_state()?;
-        state.get_server(ClusterRouting::hash_key(key.as_bytes())).cloned()
+        state.get_server(slot?).cloned()
     }
 }
 
@@ -361,7 +376,7 @@ impl Drop for Connection {
     }
 }
 
-async fn set(client: &impl KeysInterface, key: &str, value: Bytes, millis: i64) -> Result<Option<Bytes>, Error> {
+async fn set(client: &impl KeysInterface, key: Key, value: Bytes, millis: i64) -> Result<Option<Bytes>, Error> {
     client.set(key, value, Some(Expiration::PX(millis)), Some(SetOptions::NX), true).await
 }
 
@@ -369,7 +384,7 @@ async fn run(client: &impl ClientLike, script: &Script, call: &Call, arguments: 
     let (channel, word) = call.ends.clone().unwrap_or_default();
     let now = call.now.map(|now| now.as_millis().to_string()).unwrap_or_default();
     let all = |script: &str| {
-        let mut all: Vec<Value> = vec![script.into(), 1.into(), call.key.as_str().into()];
+        let mut all: Vec<Value> = vec![script.into(), 1.into(), call.key.clone().into()];
         all.extend([Value::from(now.as_str()), channel.as_str().into(), word.as_str().into()]);
         all.extend_from_slice(&arguments);
         all

@@ -28,13 +28,16 @@ impl Names {
     /// Where the record of scope and key is. No two pairs are written alike, and nothing in them says which node of a
     /// cluster it is on: a brace would.
     pub(crate) fn record(&self, scope: &Scope, key: &Key) -> String {
-        let mut name = self.of_scope(scope);
+        let mut name = self.of_scope(scope, key.as_str().len());
         escape(key.as_str(), &mut name);
         name
     }
 
-    fn of_scope(&self, scope: &Scope) -> String {
-        let mut name = format!("{}:r:", self.prefix);
+    /// With room for so many bytes more.
+    fn of_scope(&self, scope: &Scope, more: usize) -> String {
+        let mut name = String::with_capacity(self.prefix.len() + scope.as_str().len() + more + 4);
+        name.push_str(&self.prefix);
+        name.push_str(":r:");
         escape(scope.as_str(), &mut name);
         name.push(':');
         name
@@ -43,7 +46,7 @@ impl Names {
     /// A pattern that all records match; or all of one scope.
     pub(crate) fn pattern(&self, scope: Option<&Scope>) -> String {
         let beginning = match scope {
-            Some(scope) => self.of_scope(scope),
+            Some(scope) => self.of_scope(scope, 0),
             None => format!("{}:r:", self.prefix),
         };
         let mut pattern = String::new();
@@ -77,15 +80,18 @@ impl Names {
 
 /// Writes `text` with `%`, `:`, `{` and `}` as `%` and two digits.
 fn escape(text: &str, out: &mut String) {
-    for char in text.chars() {
-        match char {
-            '%' => out.push_str("%25"),
-            ':' => out.push_str("%3A"),
-            '{' => out.push_str("%7B"),
-            '}' => out.push_str("%7D"),
-            other => out.push(other),
-        }
+    let mut rest = text;
+    while let Some(at) = rest.find(['%', ':', '{', '}']) {
+        out.push_str(&rest[..at]);
+        out.push_str(match rest.as_bytes()[at] {
+            b'%' => "%25",
+            b':' => "%3A",
+            b'{' => "%7B",
+            _ => "%7D",
+        });
+        rest = &rest[at + 1..];
     }
+    out.push_str(rest);
 }
 
 fn unescape(text: &str) -> Option<String> {

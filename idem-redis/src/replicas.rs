@@ -9,7 +9,7 @@ use fred::{
     clients::{Client, WithOptions},
     error::{Error, ErrorKind},
     interfaces::{ClientLike, ClusterInterface, ServerInterface},
-    types::{Builder as FredBuilder, cluster::ClusterRouting, config::Options},
+    types::{Builder as FredBuilder, Key, cluster::ClusterRouting, config::Options},
 };
 use idem_core::{StoreError, StoreErrorKind};
 use tokio::{
@@ -57,7 +57,7 @@ impl Replicas {
     }
 
     /// A connection for a claim of `key`.
-    pub(crate) async fn session(self: &Arc<Self>, key: &str) -> Result<Session, Error> {
+    pub(crate) async fn session(self: &Arc<Self>, key: &Key) -> Result<Session, Error> {
         let room = Arc::clone(&self.room).acquire_owned().await;
         let room = room.map_err(|_| Error::new(ErrorKind::Canceled, "the store is gone"))?; // it never is
         let connection = match self.idle() {

@@ -85,7 +85,7 @@ impl RedisStore {
     }
 
     pub(crate) fn call(&self, scope: &Scope, key: &Key) -> Call {
-        Call { key: self.inner.names.record(scope, key), now: self.inner.clock.set_to(), ends: None }
+        Call { key: self.inner.names.record(scope, key).into(), now: self.inner.clock.set_to(), ends: None }
     }
 
     /// The call of a script that ends an attempt if it writes.
@@ -212,7 +212,9 @@ impl RedisStore {
         self.learn(OPERATION).await?;
         let mut pauses = Pauses::new();
         loop {
-            if let Some(row) = self.ask_unreplicated(claim).await? {
+            if self.inner.link.replicas.is_some()
+                && let Some(row) = Box::pin(self.ask_unreplicated(claim)).await?
+            {
                 return Ok(row);
             }
             let now = self.inner.clock.shows();
@@ -223,7 +225,7 @@ impl RedisStore {
             };
             let (value, ttl) = self.value_of(&first, now);
             let name = self.inner.names.record(scope, key);
-            let Some(value) = self.inner.link.set_if_absent(OPERATION, &name, value, ttl).await? else {
+            let Some(value) = self.inner.link.set_if_absent(OPERATION, name.into(), value, ttl).await? else {
                 return Ok(ClaimRow::Written(first));
             };
             if let Some(row) = self.judge_found(claim, value).await? {
@@ -240,19 +242,25 @@ impl RedisStore {
         if link.replicas.is_none() {
             return Ok(None);
         }
-        match link.value("claim", &self.inner.names.record(claim.scope(), claim.key())).await? {
+        match link.value("claim", self.inner.names.record(claim.scope(), claim.key()).into()).await? {
             Some(value) => self.judge_found(claim, value).await,
             None => Ok(None),
         }
     }
 
+    /// Judges a value that came without the server's clock. None if it changed meanwhile.
     async fn judge_found(&self, claim: &Claim, value: Bytes) -> Result<Option<ClaimRow>, StoreError> {
         let stored = self.stored(&value, "claim")?;
-        match self.inner.clock.set_to() {
+        if let Some(now) = self.inner.clock.set_to() {
             // All that there is to know is known.
-            Some(now) => self.judge(claim, value, stored, now).await,
-            None => self.judge_unasked(claim, value, stored).await,
+            return Box::pin(self.judge(claim, value, stored, now)).await;
         }
+        let verdict = unasked(claim, &stored.record)?;
+        if verdict.write.is_none() && !needs_clock(&verdict) {
+            return Ok(Some(ClaimRow::Found { record: stored.record, now: None }));
+        }
+        // On its own, since every claim would have to make room for what only a few come to.
+        Box::pin(self.judge_unasked(claim, value, stored, needs_clock(&verdict))).await
     }
 
     /// Learns what the server's clock shows, if that is not known yet. A check looks again.
@@ -282,18 +290,18 @@ impl RedisStore {
         Ok(matches!(written, Reply::Written).then(|| ClaimRow::Written(next)))
     }
 
-    /// Judges a value that came without the server's clock. What is there is live.
+    /// Judges a value that came without the server's clock, and over which something may have to be written.
     ///
-    /// Most answers need no clock. A record in progress under another token does: the machine is asked what it would
-    /// decide once the lease is over, and that is written if it is.
-    async fn judge_unasked(&self, claim: &Claim, value: Bytes, stored: Stored) -> Result<Option<ClaimRow>, StoreError> {
+    /// For a record in progress under another token that is up to the clock: the machine is asked what it would decide
+    /// once the lease is over, and that is written if it is.
+    async fn judge_unasked(
+        &self,
+        claim: &Claim,
+        value: Bytes,
+        stored: Stored,
+        needs_clock: bool,
+    ) -> Result<Option<ClaimRow>, StoreError> {
         let record = &stored.record;
-        let before = Timestamp::from_millis(record.lease_end.as_millis().saturating_sub(1));
-        let verdict = decided(machine::claim(Some(record), claim, before))?;
-        let needs_clock = matches!(verdict.answer, Verdict::Conflict { .. });
-        if !needs_clock && verdict.write.is_none() {
-            return Ok(Some(ClaimRow::Found { record: stored.record, now: None }));
-        }
         // The lease of a claim that is repeated goes on from now, which must not be guessed. And where claims wait for
         // replicas, one that may have nothing to write does not queue up with them.
         let looks = record.token == claim.token() || (needs_clock && self.inner.link.replicas.is_some());
@@ -351,6 +359,17 @@ pub(crate) struct Seen {
 
 fn decided(decision: Result<Decision<Verdict>, TokenReused>) -> Result<Decision<Verdict>, StoreError> {
     decision.map_err(|TokenReused| StoreError::token_reused(BACKEND))
+}
+
+/// What the machine decides where the server's clock is not known. What is there is live.
+fn unasked(claim: &Claim, record: &Record) -> Result<Decision<Verdict>, StoreError> {
+    let before = Timestamp::from_millis(record.lease_end.as_millis().saturating_sub(1));
+    decided(machine::claim(Some(record), claim, before))
+}
+
+/// Whether it is up to the clock: a record in progress under another token.
+fn needs_clock(verdict: &Decision<Verdict>) -> bool {
+    matches!(verdict.answer, Verdict::Conflict { .. })
 }
 
 /// What a script compares a value's owner with.
@@ -508,28 +527,5 @@ impl wait::Help for Waiting<'_> {
 
     async fn listen(&self) -> bool {
         self.store.inner.listener.hears().await
-    }
-}
-
-#[cfg(test)]
-mod sizes {
-    use super::*;
-    #[tokio::test]
-    async fn sizes() {
-        let store = RedisStore::builder("redis://127.0.0.1:1").build().unwrap();
-        let claim = Claim::new(Scope::new("s").unwrap(), Key::new("k").unwrap(), idem_core::Token::from_bytes([0; 16]), idem_core::Fingerprint::builder().part("a","b").build().unwrap());
-        println!("ask {}", std::mem::size_of_val(&store.ask(&claim)));
-        println!("look {}", std::mem::size_of_val(&store.look("x", claim.scope(), claim.key())));
-        println!("judge_found {}", std::mem::size_of_val(&store.judge_found(&claim, Bytes::new())));
-        println!("ask_unr {}", std::mem::size_of_val(&store.ask_unreplicated(&claim)));
-        println!("set_if_absent {}", std::mem::size_of_val(&store.inner.link.set_if_absent("x", "", Bytes::new(), 1)));
-        println!("set_unr {}", std::mem::size_of_val(&store.inner.link.set_unreplicated("x", "", Bytes::new(), 1)));
-        println!("value {}", std::mem::size_of_val(&store.inner.link.value("x", "")));
-        println!("time {}", std::mem::size_of_val(&store.inner.link.time("x")));
-        println!("call {}", std::mem::size_of_val(&store.inner.link.call("x", async {Ok(())})));
-        let client = store.inner.link.client();
-        println!("fred set {}", std::mem::size_of_val(&fred::interfaces::KeysInterface::set::<Option<Bytes>,_,_>(&client, "k", Bytes::new(), None, None, false)));
-        println!("fred get {}", std::mem::size_of_val(&fred::interfaces::KeysInterface::get::<Option<Bytes>,_>(&client, "k")));
-        println!("record {} claim {} response {}", size_of::<Record>(), size_of::<Claim>(), size_of::<Response>());
     }
 }
