@@ -11,7 +11,11 @@ use fred::{
 };
 use idem_core::{StoreError, StoreErrorKind};
 
-use crate::{RedisStore, error::store_error, link::Call};
+use crate::{
+    RedisStore,
+    error::store_error,
+    link::{Call, running},
+};
 
 const OPERATION: &str = "check";
 
@@ -37,7 +41,7 @@ impl RedisStore {
         let options = Options { cluster_node: node.clone(), timeout: Some(link.timeout), ..Default::default() };
         let info = async |kind| {
             let asked = client.with_options(&options);
-            link.call(OPERATION, async move { asked.info::<String>(Some(kind)).await }).await
+            link.call(OPERATION, running(|| async move { asked.info::<String>(Some(kind)).await })).await
         };
         let (server, memory) = (info(InfoKind::Server).await?, info(InfoKind::Memory).await?);
         let (persistence, replication) = (info(InfoKind::Persistence).await?, info(InfoKind::Replication).await?);

@@ -71,6 +71,23 @@ struct Connection {
     watches: JoinHandle<()>,
 }
 
+/// A call of the client's.
+///
+/// The client's futures are thousands of bytes, and what holds one is copied whenever it is moved. So each is on the
+/// heap from its first moment on, and no other future holds it.
+pub(crate) type Running<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+/// Makes one where it stays. Boxed as a value, it would be made elsewhere and copied.
+#[inline]
+pub(crate) fn running<T, F>(make: impl FnOnce() -> F) -> Running<T>
+where
+    F: Future<Output = Result<T, Error>> + Send + 'static,
+{
+    let place = Box::<F>::new_uninit();
+    let made: Box<F> = Box::write(place, make());
+    Box::into_pin(made)
+}
+
 /// What a script gave.
 #[derive(Debug)]
 pub(crate) enum Reply {
@@ -150,24 +167,19 @@ impl Link {
     ///
     /// Where the caller loses interest it goes on until then: the client drops a command that it could not send in time
     /// only if someone waited that long, and its place is free only once the client has done with it.
-    pub(crate) fn call<T: Send + 'static>(
+    pub(crate) async fn call<T: Send + 'static>(
         &self,
         operation: &'static str,
-        call: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> impl Future<Output = Result<T, StoreError>> + Send {
-        // The client's futures are thousands of bytes, and what holds one is copied whenever it is moved: none is held
-        // by another future.
-        let call: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(call);
-        async move {
-            let room = match Arc::clone(&self.in_flight).try_acquire_owned() {
-                Ok(room) => room,
-                Err(_) => match timeout(self.timeout, Arc::clone(&self.in_flight).acquire_owned()).await {
-                    Ok(Ok(room)) => room,
-                    _ => return Err(self.too_slow(operation)),
-                },
-            };
-            ToTheEnd(Some((call, room))).await.map_err(|error| self.failed(operation, error))
-        }
+        call: Running<T>,
+    ) -> Result<T, StoreError> {
+        let room = match Arc::clone(&self.in_flight).try_acquire_owned() {
+            Ok(room) => room,
+            Err(_) => match timeout(self.timeout, Arc::clone(&self.in_flight).acquire_owned()).await {
+                Ok(Ok(room)) => room,
+                _ => return Err(self.too_slow(operation)),
+            },
+        };
+        ToTheEnd(Some((call, room))).await.map_err(|error| self.failed(operation, error))
     }
 
     /// The instant that the server's clock shows (one server's, in a cluster), and when it was asked.
@@ -175,7 +187,7 @@ impl Link {
         let client = self.client();
         let asked = Instant::now();
         let command = CustomCommand::new_static("TIME", ClusterHash::Random, false);
-        let time = async move { client.custom::<(i64, i64), Value>(command, Vec::new()).await };
+        let time = running(|| async move { client.custom::<(i64, i64), Value>(command, Vec::new()).await });
         let (seconds, micros) = self.call(operation, time).await?;
         Ok((Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000)), asked))
     }
@@ -184,7 +196,7 @@ impl Link {
     pub(crate) async fn value(&self, operation: &'static str, key: Key) -> Result<Option<Bytes>, StoreError> {
         let (client, line) = (self.client(), Arc::clone(&self.line));
         let slot = line.slot(&key);
-        self.call(operation, async move { line.heard(slot, client.get(key).await) }).await
+        self.call(operation, running(|| async move { line.heard(slot, client.get(key).await) })).await
     }
 
     /// Sets the value if there is none. Gives the one that there is.
@@ -199,11 +211,11 @@ impl Link {
             return self.set_unreplicated(operation, key, value, millis).await;
         };
         let replicas = Arc::clone(replicas);
-        let set = async move {
+        let set = running(|| async move {
             let session = replicas.session(&key).await?;
             let found = set(&session.client(), key, value, millis).await?;
             replicated(session, found.is_none(), found).await
-        };
+        });
         self.call(operation, set).await?
     }
 
@@ -217,7 +229,7 @@ impl Link {
     ) -> Result<Option<Bytes>, StoreError> {
         let (client, line) = (self.client(), Arc::clone(&self.line));
         let slot = line.slot(&key);
-        self.call(operation, async move { line.heard(slot, set(&client, key, value, millis).await) }).await
+        self.call(operation, running(|| async move { line.heard(slot, set(&client, key, value, millis).await) })).await
     }
 
     /// Runs a script: by its digest, and by its body where the node does not know it.
@@ -230,7 +242,7 @@ impl Link {
     ) -> Result<Reply, StoreError> {
         let (client, line, script, call) = (self.client(), Arc::clone(&self.line), script.clone(), call.clone());
         let slot = line.slot(&call.key);
-        let run = async move { line.heard(slot, run(&client, &script, &call, arguments).await) };
+        let run = running(|| async move { line.heard(slot, run(&client, &script, &call, arguments).await) });
         let reply = self.call(operation, run);
         parse(reply.await?, operation)
     }
@@ -247,11 +259,11 @@ impl Link {
             return self.script(operation, script, call, arguments).await;
         };
         let (replicas, script, call) = (Arc::clone(replicas), script.clone(), call.clone());
-        let claim = async move {
+        let claim = running(|| async move {
             let session = replicas.session(&call.key).await?;
             let reply = run(&session.client(), &script, &call, arguments).await?;
             replicated(session, wrote(&reply), reply).await
-        };
+        });
         parse(self.call(operation, claim).await??, operation)
     }
 }
@@ -343,12 +355,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A future that goes on in the background when it is dropped before its end, and the room that it takes until then.
-struct ToTheEnd<T: Send + 'static>(Option<(Pin<Box<dyn Future<Output = T> + Send>>, OwnedSemaphorePermit)>);
+struct ToTheEnd<T: Send + 'static>(Option<(Running<T>, OwnedSemaphorePermit)>);
 
 impl<T: Send + 'static> Future for ToTheEnd<T> {
-    type Output = T;
+    type Output = Result<T, Error>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T, Error>> {
         let Some((future, _)) = &mut self.0 else { return Poll::Pending }; // it has ended, and nobody polls it again
         let ended = future.as_mut().poll(cx);
         if ended.is_ready() {
@@ -362,7 +374,7 @@ impl<T: Send + 'static> Drop for ToTheEnd<T> {
     fn drop(&mut self) {
         if let (Some((future, room)), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             runtime.spawn(async move {
-                future.await;
+                let _ = future.await; // nobody asks any more
                 drop(room);
             });
         }
