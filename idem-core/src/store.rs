@@ -232,6 +232,9 @@ pub trait Store: Send + Sync {
     /// - [`ClaimRow::Written`] only for a row that this call wrote; the record in it is what is stored now.
     /// - A claim that writes nothing changes nothing: not the expiry, not the owner.
     /// - A row in progress that is found comes with the instant it was judged at.
+    /// - How long a lease and a retention last is exact by the store's clock. A store that writes a first claim without
+    ///   asking its clock may tell the instants of that row (claimed, lease end, expiry) as near as it can, never later
+    ///   than they are, and judges the row by them from then on.
     ///
     /// # Errors
     ///

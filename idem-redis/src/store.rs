@@ -6,10 +6,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use fred::types::Value;
 use idem_core::{
     AttemptId, Checkpoint, Checkpointed, Claim, ClaimRow, Fenced, Key, Lapsed, Owner, Record, Resolve, Response,
-    Retention, Scope, Snapshot, State, Store, StoreError, StoreErrorKind, Timestamp, TokenReused, async_trait,
+    Retention, Scope, Snapshot, Store, StoreError, StoreErrorKind, Timestamp, TokenReused, async_trait,
     machine::{self, Decision, Verdict},
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     Builder, OpenError,
@@ -64,7 +64,7 @@ impl RedisStore {
     /// `redis://USER:PASSWORD@HOST:PORT/DATABASE`, `rediss://` for TLS (rustls, with the authorities that the system
     /// trusts, or those in a PEM file, `?sslrootcert=PATH`), `redis-cluster://HOST:PORT?node=HOST:PORT&…` and
     /// `redis-sentinel://HOST:PORT?sentinelServiceName=NAME&node=HOST:PORT&…`, each also with `rediss`.
-    /// `valkey` may stand for `redis`.
+    /// `valkey` may stand for `redis`. `?prefix=PREFIX` is [`Builder::prefix`].
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl RedisStore {
     }
 
     pub(crate) fn call(&self, scope: &Scope, key: &Key) -> Call {
-        Call { key: self.inner.names.record(scope, key).into(), now: self.inner.clock.set_to(), ends: None }
+        Call { key: self.inner.names.record(scope, key), now: self.inner.clock.set_to(), ends: None }
     }
 
     /// The call of a script that ends an attempt if it writes.
@@ -114,8 +114,18 @@ impl RedisStore {
         scope: &Scope,
         key: &Key,
     ) -> Result<Option<Seen>, StoreError> {
+        self.look_with(operation, scope, key, Vec::new()).await
+    }
+
+    pub(crate) async fn look_with(
+        &self,
+        operation: &'static str,
+        scope: &Scope,
+        key: &Key,
+        arguments: Vec<Value>,
+    ) -> Result<Option<Seen>, StoreError> {
         let Inner { link, scripts, .. } = &*self.inner;
-        match link.script(operation, &scripts.look, &self.call(scope, key), Vec::new()).await? {
+        match link.script(operation, &scripts.look, &self.call(scope, key), arguments).await? {
             Reply::Found { value, now } => {
                 let stored = self.stored(&value, operation)?;
                 Ok(Some(Seen { value, stored, now }))
@@ -206,33 +216,64 @@ impl RedisStore {
         }
     }
 
-    async fn ask(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
+    /// Claims with the one command that most claims are, where it can be sent at once.
+    ///
+    /// It ends within the time limit by itself, and nothing that a longer claim needs has to be made room for.
+    async fn ask_at_once(&self, claim: &Claim) -> Result<AtOnce, StoreError> {
+        let Inner { link, clock, names, .. } = &*self.inner;
+        if !clock.is_known() {
+            return Ok(AtOnce::NotAsked);
+        }
+        let name = names.record(claim.scope(), claim.key());
+        self.look_at_clock_again(&name);
+        let First { record, value, ttl } = self.first(claim)?;
+        let Some(set) = link.set_if_absent_at_once("claim", name, value, ttl) else { return Ok(AtOnce::NotAsked) };
+        let Some(value) = set.await? else { return Ok(AtOnce::Answered(ClaimRow::Written(record))) };
+        let stored = self.stored(&value, "claim")?;
+        match clock.set_to().is_none() && is_clockless(&unasked(claim, &stored.record)?) {
+            true => Ok(AtOnce::Answered(ClaimRow::Found { record: stored.record, now: None })),
+            false => Ok(AtOnce::Found(value)),
+        }
+    }
+
+    /// Claims, however long it takes. A value that was found already is judged first.
+    async fn ask(&self, claim: &Claim, mut found: Option<Bytes>) -> Result<ClaimRow, StoreError> {
         const OPERATION: &str = "claim";
-        let (scope, key) = (claim.scope(), claim.key());
-        self.learn(OPERATION).await?;
+        let name = self.inner.names.record(claim.scope(), claim.key());
+        self.learn(OPERATION, &name).await?;
         let mut pauses = Pauses::new();
         loop {
-            if self.inner.link.replicas.is_some()
-                && let Some(row) = Box::pin(self.ask_unreplicated(claim)).await?
+            if found.is_none()
+                && let Some(row) = self.ask_unreplicated(claim).await?
             {
                 return Ok(row);
             }
-            let now = self.inner.clock.shows();
-            let first = decided(machine::claim(None, claim, now))?;
-            let Some(first) = first.write else {
-                let message = "the machine refused a claim of nothing; this is a bug in idem";
-                return Err(store_error(StoreErrorKind::Contract, OPERATION, message));
-            };
-            let (value, ttl) = self.value_of(&first, now);
-            let name = self.inner.names.record(scope, key);
-            let Some(value) = self.inner.link.set_if_absent(OPERATION, name.into(), value, ttl).await? else {
-                return Ok(ClaimRow::Written(first));
+            let value = match found.take() {
+                Some(value) => value,
+                None => {
+                    let First { record, value, ttl } = self.first(claim)?;
+                    match self.inner.link.set_if_absent(OPERATION, &name, value, ttl).await? {
+                        Some(value) => value,
+                        None => return Ok(ClaimRow::Written(record)),
+                    }
+                }
             };
             if let Some(row) = self.judge_found(claim, value).await? {
                 return Ok(row);
             }
             pauses.pause().await;
         }
+    }
+
+    /// What a claim writes where there is no record.
+    fn first(&self, claim: &Claim) -> Result<First, StoreError> {
+        let now = self.inner.clock.shows();
+        let Some(record) = decided(machine::claim(None, claim, now))?.write else {
+            let message = "the machine refused a claim of nothing; this is a bug in idem";
+            return Err(store_error(StoreErrorKind::Contract, "claim", message));
+        };
+        let (value, ttl) = self.value_of(&record, now);
+        Ok(First { record, value, ttl })
     }
 
     /// Where claims wait for replicas, answers one that has nothing to write without waiting for others that do. None if
@@ -242,34 +283,40 @@ impl RedisStore {
         if link.replicas.is_none() {
             return Ok(None);
         }
-        match link.value("claim", self.inner.names.record(claim.scope(), claim.key()).into()).await? {
+        match link.value("claim", &self.inner.names.record(claim.scope(), claim.key())).await? {
             Some(value) => self.judge_found(claim, value).await,
             None => Ok(None),
         }
     }
 
-    /// Judges a value that came without the server's clock. None if it changed meanwhile.
     async fn judge_found(&self, claim: &Claim, value: Bytes) -> Result<Option<ClaimRow>, StoreError> {
         let stored = self.stored(&value, "claim")?;
-        if let Some(now) = self.inner.clock.set_to() {
+        match self.inner.clock.set_to() {
             // All that there is to know is known.
-            return Box::pin(self.judge(claim, value, stored, now)).await;
+            Some(now) => self.judge(claim, value, stored, now).await,
+            None => self.judge_unasked(claim, value, stored).await,
         }
-        let verdict = unasked(claim, &stored.record)?;
-        if verdict.write.is_none() && !needs_clock(&verdict) {
-            return Ok(Some(ClaimRow::Found { record: stored.record, now: None }));
-        }
-        // On its own, since every claim would have to make room for what only a few come to.
-        Box::pin(self.judge_unasked(claim, value, stored, needs_clock(&verdict))).await
     }
 
-    /// Learns what the server's clock shows, if that is not known yet. A check looks again.
-    pub(crate) async fn learn(&self, operation: &'static str) -> Result<(), StoreError> {
-        let Inner { link, clock, .. } = &*self.inner;
-        if operation == "check" || !clock.is_known() {
-            let (showed, asked) = link.time(operation).await?;
-            clock.learn(showed, asked);
+    /// Learns what the server's clock shows, if that is not known yet; again in the background where it is long ago.
+    async fn learn(&self, operation: &'static str, key: &str) -> Result<(), StoreError> {
+        match self.inner.clock.is_known() {
+            true => self.look_at_clock_again(key),
+            false => self.look_at_clock(operation, key).await?,
         }
+        Ok(())
+    }
+
+    fn look_at_clock_again(&self, key: &str) {
+        if self.inner.clock.should_look_again() {
+            let (store, key) = (self.clone(), key.to_owned());
+            tokio::spawn(async move { store.look_at_clock("claim", &key).await });
+        }
+    }
+
+    pub(crate) async fn look_at_clock(&self, operation: &'static str, key: &str) -> Result<(), StoreError> {
+        let showed = self.inner.link.time(operation, key).await?;
+        self.inner.clock.learn(showed);
         Ok(())
     }
 
@@ -290,39 +337,35 @@ impl RedisStore {
         Ok(matches!(written, Reply::Written).then(|| ClaimRow::Written(next)))
     }
 
-    /// Judges a value that came without the server's clock, and over which something may have to be written.
+    /// Judges a value that came without the server's clock. What is there is live.
     ///
-    /// For a record in progress under another token that is up to the clock: the machine is asked what it would decide
-    /// once the lease is over, and that is written if it is.
-    async fn judge_unasked(
-        &self,
-        claim: &Claim,
-        value: Bytes,
-        stored: Stored,
-        needs_clock: bool,
-    ) -> Result<Option<ClaimRow>, StoreError> {
+    /// Most answers need no clock. A record in progress under another token does: the machine is asked what it would
+    /// decide once the lease is over, and that is written if it is.
+    async fn judge_unasked(&self, claim: &Claim, value: Bytes, stored: Stored) -> Result<Option<ClaimRow>, StoreError> {
         let record = &stored.record;
+        let verdict = unasked(claim, record)?;
+        if is_clockless(&verdict) {
+            return Ok(Some(ClaimRow::Found { record: stored.record, now: None }));
+        }
+        let needs_clock = needs_clock(&verdict);
+        let last = just_before(record.expiry);
         // The lease of a claim that is repeated goes on from now, which must not be guessed. And where claims wait for
         // replicas, one that may have nothing to write does not queue up with them.
-        let looks = record.token == claim.token() || (needs_clock && self.inner.link.replicas.is_some());
+        let waits = needs_clock && self.inner.link.replicas.is_some();
+        let looks = record.token == claim.token() || waits || (needs_clock && last < record.lease_end);
         if looks {
             let Some(seen) = self.look("claim", claim.scope(), claim.key()).await? else { return Ok(None) };
             return self.judge(claim, seen.value, seen.stored, seen.now).await;
         }
         // What it becomes begins a time to live of its own, so it is enough to be about right with this.
-        let now = match record.state {
-            State::InProgress => self.inner.clock.shows().max(record.lease_end),
-            _ => self.inner.clock.shows(),
-        };
+        let shown = self.inner.clock.shows().min(last);
+        let now = if needs_clock { shown.max(record.lease_end) } else { shown };
         let Some(next) = decided(machine::claim(Some(record), claim, now))?.write else {
             // Under hold, or at its lapse limit: how long it is until then is all that is asked.
             let Some(seen) = self.look("claim", claim.scope(), claim.key()).await? else { return Ok(None) };
             return self.judge(claim, seen.value, seen.stored, seen.now).await;
         };
-        let not_before = match record.state {
-            State::InProgress => record.lease_end,
-            _ => Timestamp::MIN,
-        };
+        let not_before = if needs_clock { record.lease_end } else { Timestamp::MIN };
         let call = self.ending(claim.scope(), claim.key());
         match self.swap("claim", &call, (&value, &stored), (&next, now), Some(not_before)).await? {
             Reply::Written => Ok(Some(ClaimRow::Written(next))),
@@ -357,19 +400,43 @@ pub(crate) struct Seen {
     pub(crate) now: Timestamp,
 }
 
+/// What a claim comes to that was asked at once.
+enum AtOnce {
+    Answered(ClaimRow),
+    /// There is a value that has more to it.
+    Found(Bytes),
+    NotAsked,
+}
+
+/// The record of a first claim, and what of it is written for how long.
+struct First {
+    record: Record,
+    value: Bytes,
+    ttl: i64,
+}
+
+/// What the machine decides where only the client's idea of now is at hand. What is there is live, whatever that is.
+fn unasked(claim: &Claim, record: &Record) -> Result<Decision<Verdict>, StoreError> {
+    let leased = just_before(record.lease_end).min(just_before(record.expiry));
+    decided(machine::claim(Some(record), claim, leased))
+}
+
+/// Whether it is up to the clock: for a record in progress under another token.
+fn needs_clock(unasked: &Decision<Verdict>) -> bool {
+    matches!(unasked.answer, Verdict::Conflict { .. })
+}
+
+/// Whether the record says by itself what a claim of it is answered, and nothing is written.
+fn is_clockless(unasked: &Decision<Verdict>) -> bool {
+    unasked.write.is_none() && !needs_clock(unasked)
+}
+
+fn just_before(end: Timestamp) -> Timestamp {
+    Timestamp::from_millis(end.as_millis().saturating_sub(1))
+}
+
 fn decided(decision: Result<Decision<Verdict>, TokenReused>) -> Result<Decision<Verdict>, StoreError> {
     decision.map_err(|TokenReused| StoreError::token_reused(BACKEND))
-}
-
-/// What the machine decides where the server's clock is not known. What is there is live.
-fn unasked(claim: &Claim, record: &Record) -> Result<Decision<Verdict>, StoreError> {
-    let before = Timestamp::from_millis(record.lease_end.as_millis().saturating_sub(1));
-    decided(machine::claim(Some(record), claim, before))
-}
-
-/// Whether it is up to the clock: a record in progress under another token.
-fn needs_clock(verdict: &Decision<Verdict>) -> bool {
-    matches!(verdict.answer, Verdict::Conflict { .. })
 }
 
 /// What a script compares a value's owner with.
@@ -414,7 +481,15 @@ impl Store for RedisStore {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
-        self.inner.link.within("claim", self.ask(claim)).await
+        let begun = Instant::now();
+        let found = match self.ask_at_once(claim).await? {
+            AtOnce::Answered(row) => return Ok(row),
+            AtOnce::Found(value) => Some(value),
+            AtOnce::NotAsked => None,
+        };
+        // On its own, since every claim would have to make room for what only a few come to.
+        let rest = Box::pin(self.ask(claim, found));
+        self.inner.link.within_since(begun, "claim", rest).await
     }
 
     async fn complete(
@@ -526,6 +601,7 @@ impl wait::Help for Waiting<'_> {
     }
 
     async fn listen(&self) -> bool {
-        self.store.inner.listener.hears().await
+        let Inner { listener, link, .. } = &*self.store.inner;
+        listener.listen("wait", link).await.is_ok()
     }
 }
