@@ -1,6 +1,6 @@
 //! The store itself.
 
-use std::{fmt, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{fmt, num::NonZeroUsize, ops::ControlFlow, sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use fred::types::Value;
@@ -218,21 +218,24 @@ impl RedisStore {
 
     /// Claims with the one command that most claims are, where it can be sent at once.
     ///
-    /// It ends within the time limit by itself, and nothing that a longer claim needs has to be made room for.
-    async fn ask_at_once(&self, claim: &Claim) -> Result<AtOnce, StoreError> {
+    /// It ends within the time limit by itself, and nothing that a longer claim needs has to be made room for. Where there
+    /// is more to it the claim goes on, with the value that was found, or none if nothing was asked.
+    async fn ask_at_once(&self, claim: &Claim) -> Result<ControlFlow<ClaimRow, Option<Bytes>>, StoreError> {
         let Inner { link, clock, names, .. } = &*self.inner;
         if !clock.is_known() {
-            return Ok(AtOnce::NotAsked);
+            return Ok(ControlFlow::Continue(None));
         }
         let name = names.record(claim.scope(), claim.key());
         self.look_at_clock_again(&name);
         let First { record, value, ttl } = self.first(claim)?;
-        let Some(set) = link.set_if_absent_at_once("claim", name, value, ttl) else { return Ok(AtOnce::NotAsked) };
-        let Some(value) = set.await? else { return Ok(AtOnce::Answered(ClaimRow::Written(record))) };
+        let Some(set) = link.set_if_absent_at_once("claim", name, value, ttl) else {
+            return Ok(ControlFlow::Continue(None));
+        };
+        let Some(value) = set.await? else { return Ok(ControlFlow::Break(ClaimRow::Written(record))) };
         let stored = self.stored(&value, "claim")?;
         match clock.set_to().is_none() && is_clockless(&unasked(claim, &stored.record)?) {
-            true => Ok(AtOnce::Answered(ClaimRow::Found { record: stored.record, now: None })),
-            false => Ok(AtOnce::Found(value)),
+            true => Ok(ControlFlow::Break(ClaimRow::Found { record: stored.record, now: None })),
+            false => Ok(ControlFlow::Continue(Some(value))),
         }
     }
 
@@ -400,14 +403,6 @@ pub(crate) struct Seen {
     pub(crate) now: Timestamp,
 }
 
-/// What a claim comes to that was asked at once.
-enum AtOnce {
-    Answered(ClaimRow),
-    /// There is a value that has more to it.
-    Found(Bytes),
-    NotAsked,
-}
-
 /// The record of a first claim, and what of it is written for how long.
 struct First {
     record: Record,
@@ -483,9 +478,8 @@ impl Store for RedisStore {
     async fn claim(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
         let begun = Instant::now();
         let found = match self.ask_at_once(claim).await? {
-            AtOnce::Answered(row) => return Ok(row),
-            AtOnce::Found(value) => Some(value),
-            AtOnce::NotAsked => None,
+            ControlFlow::Break(row) => return Ok(row),
+            ControlFlow::Continue(found) => found,
         };
         // On its own, since every claim would have to make room for what only a few come to.
         let rest = Box::pin(self.ask(claim, found));

@@ -46,6 +46,11 @@ pub(crate) async fn measure(options: &Options, place: &Place, plan: Plan) -> Res
             let sides = [bare.gets(&retries, tasks), again(&store, &retries, Expected::Replay, tasks)];
             compare(&format!("replay, {tasks} in flight"), goal, plan.of(tasks), sides).await?;
         }
+        // What a replay sends is a claim's command.
+        let replays = again(&store, &retries, Expected::Replay, MANY);
+        let sides = [bare.sets(place, SPEED, &value, MANY), replays];
+        let what = format!("replay, {MANY} in flight; base: the SET PX");
+        compare(&what, Goal::None, plan.of(MANY), sides).await?;
     }
     if options.wants("writes") {
         report::ratios("The others against the same bare SET PX")?;
