@@ -18,7 +18,7 @@ use fred::{
 };
 use tokio::{sync::Semaphore, task::JoinHandle};
 
-use crate::link::Call;
+use crate::{directory::NodeClients, link::Call};
 
 /// How many calls may be under way at a time. The client has no bound of its own on what it has sent.
 pub(crate) const IN_FLIGHT: usize = 4096;
@@ -27,13 +27,15 @@ pub(crate) const IN_FLIGHT: usize = 4096;
 /// way, so that it never counts while the server answers.
 pub(crate) const QUEUE: usize = 4 * IN_FLIGHT;
 
-/// The client of one server: one connection, through which everything goes but what waits for replicas.
+/// The client of one server, or of the one that Sentinels name: one connection, through which everything goes but what
+/// waits for replicas.
 ///
 /// The client itself notices a connection on which nothing comes back only once it has stopped sending, which under load
 /// is never; and stays connected to a server that became a replica, although its name may lead to another one by now.
 pub(crate) struct Line {
-    client: Client,
-    connection: Mutex<Option<Connection>>,
+    held: Mutex<Held>,
+    /// Where Sentinels tell the server: makes another client, which asks them in another order.
+    others: Option<NodeClients>,
     /// Since when calls have been in vain.
     vain: Mutex<Option<Instant>>,
     is_vain: AtomicBool,
@@ -42,6 +44,14 @@ pub(crate) struct Line {
     trouble: Arc<Trouble>,
     /// For the calls that are under way.
     pub(crate) room: Arc<Semaphore>,
+}
+
+/// The client as it is now.
+struct Held {
+    client: Client,
+    connection: Option<Connection>,
+    /// How many there were before.
+    before: usize,
 }
 
 /// What became of connections.
@@ -113,11 +123,11 @@ pub(crate) enum Way {
 }
 
 impl Line {
-    /// A client that has not connected yet, and the time limit of a command.
+    /// With a client that has not connected yet, and the time limit of a command.
     pub(crate) fn new(client: Client, timeout: Duration) -> Self {
         Self {
-            client,
-            connection: Mutex::default(),
+            held: Mutex::new(Held { client, connection: None, before: 0 }),
+            others: None,
             vain: Mutex::default(),
             is_vain: AtomicBool::new(false),
             patience: timeout / 2,
@@ -126,33 +136,35 @@ impl Line {
         }
     }
 
+    /// The same for the server that Sentinels tell.
+    pub(crate) fn by_sentinels(make: NodeClients, timeout: Duration) -> Result<Self, Error> {
+        Ok(Self { others: Some(make.clone()), ..Self::new(make.any(0)?, timeout) })
+    }
+
     /// The client, connected or trying to, for as long as it takes. Connects again where the runtime on which it was
     /// connected is gone.
     pub(crate) fn client(&self) -> Client {
-        let mut connection = locked(&self.connection);
+        let mut held = locked(&self.held);
+        let Held { client, connection, .. } = &mut *held;
         if connection.as_ref().is_none_or(|connection| connection.serves.is_finished()) {
-            let watches = tokio::spawn(watch(self.client.clone(), Arc::clone(&self.trouble)));
-            *connection = Some(Connection { serves: self.client.connect(), watches });
+            let watches = tokio::spawn(watch(client.clone(), Arc::clone(&self.trouble)));
+            *connection = Some(Connection { serves: client.connect(), watches });
         }
-        self.client.clone()
+        client.clone()
+    }
+
+    fn is_connected(&self) -> bool {
+        locked(&self.held).client.state() == ClientState::Connected
     }
 
     /// What is in the way of a connection, if there is none.
     pub(crate) fn trouble(&self) -> Option<Error> {
-        match self.client.state() {
-            ClientState::Connected => None,
-            _ => locked(&self.trouble.last).clone(),
-        }
+        if self.is_connected() { None } else { locked(&self.trouble.last).clone() }
     }
 
     /// Whether a connection was lost since this was asked last.
     pub(crate) fn takes_loss(&self) -> bool {
         self.trouble.is_new.load(Ordering::SeqCst) && self.trouble.is_new.swap(false, Ordering::SeqCst)
-    }
-
-    /// As if a connection were lost.
-    pub(crate) fn gives_loss_back(&self) {
-        self.trouble.is_new.store(true, Ordering::SeqCst);
     }
 
     /// Takes note of whether there was an answer, and has the connection replaced on which calls are in vain for too long.
@@ -178,17 +190,32 @@ impl Line {
     }
 
     fn was_in_vain(&self) {
-        if self.client.state() != ClientState::Connected {
-            return;
-        }
+        let is_connected = self.is_connected();
+        // The client tries again by itself; but it may be a Sentinel that stands still which it asks, again and again.
+        let patience = match (is_connected, &self.others) {
+            (true, _) => self.patience,
+            (false, Some(_)) => 4 * self.patience,
+            (false, None) => return,
+        };
         let mut vain = locked(&self.vain);
-        let is_too_long = vain.get_or_insert_with(Instant::now).elapsed() >= self.patience;
+        let is_too_long = vain.get_or_insert_with(Instant::now).elapsed() >= patience;
         if is_too_long {
             *vain = None;
-            // The next call connects.
-            *locked(&self.connection) = None;
+            self.replace(is_connected);
         }
         self.is_vain.store(vain.is_some(), Ordering::Relaxed);
+    }
+
+    /// The next call connects; with another client if it was no server that did not answer.
+    fn replace(&self, is_connected: bool) {
+        let mut held = locked(&self.held);
+        held.connection = None;
+        if let (false, Some(make)) = (is_connected, &self.others)
+            && let Ok(client) = make.any(held.before + 1)
+        {
+            held.client = client;
+            held.before += 1;
+        }
     }
 }
 

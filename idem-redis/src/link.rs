@@ -38,8 +38,9 @@ pub(crate) struct Link {
 
 /// What is at the other end.
 pub(crate) enum Nodes {
+    /// A server, or the one that Sentinels name.
     One(Arc<Line>),
-    /// The nodes of a cluster, or the one that Sentinels name.
+    /// Those of a cluster.
     Several(Arc<Directory>),
 }
 
@@ -195,7 +196,7 @@ impl Link {
                         let way = if at.asks { session.asking() } else { session.once() };
                         match way.send(request.clone(), |answer| answer).await {
                             Ok(reply) => return replicated(session, has_written(&reply), reply).await,
-                            Err(error) => at = directory.redirected(&key, &error, &at).await.ok_or(error)?,
+                            Err(error) => at = directory.redirected(&error, &at).ok_or(error)?,
                         }
                         session.done();
                         session = replicas.session(Some(at.to.clone())).await?;
@@ -206,7 +207,7 @@ impl Link {
         }
     }
 
-    /// The servers that take writes, each with its client, and with its name where there may be several.
+    /// The servers that take writes, each with its client, and with its name where there are several.
     pub(crate) async fn masters(&self, operation: &'static str) -> Result<Vec<(Option<Server>, Client)>, StoreError> {
         match &self.nodes {
             Nodes::One(line) => Ok(vec![(None, line.client())]),

@@ -4,14 +4,14 @@ use std::{net::IpAddr, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration
 
 use fred::types::{
     Builder as FredBuilder,
-    config::{Config, ConnectionConfig, ReconnectPolicy, Server, ServerConfig, UnresponsiveConfig},
+    config::{Config, ConnectionConfig, ReconnectPolicy, ServerConfig, UnresponsiveConfig},
 };
 use idem_core::{ManualClock, StoreError};
 
 use crate::{
     RedisStore,
     clock::Clock,
-    directory::{Directory, NodeClients, Teller},
+    directory::{Directory, NodeClients},
     line::{Line, QUEUE},
     link::{Link, Nodes},
     listen::Listener,
@@ -198,18 +198,11 @@ fn tls_name(config: &Config) -> Option<String> {
 /// What the configuration of a client is about.
 fn nodes(make: NodeClients, timeout: Duration) -> Result<Nodes, fred::error::Error> {
     let config = make.builder.get_config().cloned().unwrap_or_default();
-    let teller = match config.server.clone() {
-        ServerConfig::Centralized { .. } => return Ok(Nodes::One(Arc::new(Line::new(make.builder.build()?, timeout)))),
-        ServerConfig::Clustered { hosts, .. } => Teller::Cluster { named: hosts },
-        ServerConfig::Sentinel { hosts, service_name, username, password } => {
-            let mut sentinels = make.clone();
-            sentinels.builder.set_config(Config { username, password, database: None, ..config });
-            let line = |sentinel: &Server| Ok::<_, fred::error::Error>(Line::new(sentinels.client(sentinel)?, timeout));
-            let clients = hosts.iter().map(line).collect::<Result<_, _>>()?;
-            Teller::Sentinels { service: service_name, clients }
-        }
-    };
-    Ok(Nodes::Several(Directory::new(make, teller, timeout)))
+    Ok(match config.server {
+        ServerConfig::Centralized { .. } => Nodes::One(Arc::new(Line::new(make.builder.build()?, timeout))),
+        ServerConfig::Sentinel { .. } => Nodes::One(Arc::new(Line::by_sentinels(make, timeout)?)),
+        ServerConfig::Clustered { hosts, .. } => Nodes::Several(Directory::new(make, hosts, timeout)),
+    })
 }
 
 impl std::fmt::Debug for Builder {
