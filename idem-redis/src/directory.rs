@@ -99,7 +99,7 @@ impl Directory {
         loop {
             let line = self.line(&at.to)?;
             let way = if at.asks { Way::Asking(line.client()) } else { Way::Straight(line.client()) };
-            match line.heard(way.send(request).await) {
+            match line.heard(way.send(request.clone(), |answer| answer).await) {
                 Err(error) => at = self.redirected(&error, &at).ok_or(error)?,
                 answer => return answer,
             }

@@ -1,6 +1,7 @@
 //! The client of one server, and whether it is answered.
 
 use std::{
+    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -93,6 +94,23 @@ pub(crate) enum Request {
         script: Script,
         call: Call,
     },
+}
+
+/// A call of the client's.
+///
+/// The client's futures are thousands of bytes, and what holds one is copied whenever it is moved. So each is on the
+/// heap from its first moment on, and no other future holds it.
+pub(crate) type Running<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+/// Makes one where it stays. Boxed as a value, it would be made elsewhere and copied.
+#[inline]
+pub(crate) fn running<T, F>(make: impl FnOnce() -> F) -> Running<T>
+where
+    F: Future<Output = Result<T, Error>> + Send + 'static,
+{
+    let place = Box::<F>::new_uninit();
+    let made: Box<F> = Box::write(place, make());
+    Box::into_pin(made)
 }
 
 /// How a command is sent.
@@ -227,27 +245,32 @@ async fn watch(client: Client, trouble: Arc<Trouble>) {
 }
 
 impl Way {
-    pub(crate) async fn send(&self, request: &Request) -> Result<Value, Error> {
+    /// Sends a command; `heard` is told the answer first.
+    pub(crate) fn send(
+        self,
+        request: Request,
+        heard: impl FnOnce(Result<Value, Error>) -> Result<Value, Error> + Send + 'static,
+    ) -> Running<Value> {
+        match (self, request) {
+            (Self::Straight(client), Request::Get { key }) => running(|| async move { heard(client.get(key).await) }),
+            (Self::Straight(client), Request::SetIfAbsent { key, value, millis }) => {
+                running(|| async move { heard(set(&client, key, value, millis).await) })
+            }
+            (way, request) => running(|| async move { heard(way.send_any(request).await) }),
+        }
+    }
+
+    async fn send_any(self, request: Request) -> Result<Value, Error> {
         match request {
             Request::Time => self.custom("TIME", Vec::new()).await,
-            Request::Get { key } => match self {
-                Self::Straight(client) => client.get(key).await,
-                Self::Once(client) => client.get(key).await,
-                Self::Asking(_) => self.custom("GET", vec![key.as_str().into()]).await,
-            },
-            Request::Publish { channel, word } => {
-                self.custom("PUBLISH", vec![channel.as_str().into(), word.as_str().into()]).await
+            Request::Get { key } => self.custom("GET", vec![key.into()]).await,
+            Request::Publish { channel, word } => self.custom("PUBLISH", vec![channel.into(), word.into()]).await,
+            Request::SetIfAbsent { key, value, millis } => {
+                let words = [key.into(), value.into(), "NX".into(), "GET".into(), "PX".into(), millis.into()];
+                self.custom("SET", words.into()).await
             }
-            Request::SetIfAbsent { key, value, millis } => match self {
-                Self::Straight(client) => set(client, key, value.clone(), *millis).await,
-                Self::Once(client) => set(client, key, value.clone(), *millis).await,
-                Self::Asking(_) => {
-                    let words = [key.as_str().into(), value.clone().into(), "NX".into(), "GET".into(), "PX".into()];
-                    self.custom("SET", words.into_iter().chain([(*millis).into()]).collect()).await
-                }
-            },
-            Request::Run { script, call, arguments } => self.run(script, call, arguments).await,
-            Request::Bring { script, call } => self.custom("EVAL", words(body(script), call, &[])).await,
+            Request::Run { script, call, arguments } => self.run(&script, &call, &arguments).await,
+            Request::Bring { script, call } => self.custom("EVAL", words(body(&script), &call, &[])).await,
         }
     }
 
@@ -263,17 +286,25 @@ impl Way {
     }
 
     /// Not by the client's own methods: one with options of its own does not have all of them.
-    async fn custom(&self, name: &'static str, words: Vec<Value>) -> Result<Value, Error> {
+    fn custom(&self, name: &'static str, words: Vec<Value>) -> Running<Value> {
         // Each client is of one server.
         let command = |name| CustomCommand::new_static(name, ClusterHash::Random, false);
         match self {
-            Self::Straight(client) => client.custom(command(name), words).await,
-            Self::Once(client) => client.custom(command(name), words).await,
+            Self::Straight(client) => {
+                let client = client.clone();
+                running(|| async move { client.custom(command(name), words).await })
+            }
+            Self::Once(client) => {
+                let client = client.clone();
+                running(|| async move { client.custom(command(name), words).await })
+            }
             Self::Asking(client) => {
                 let both = client.pipeline();
-                both.custom::<(), Value>(command("ASKING"), Vec::new()).await?;
-                both.custom::<(), Value>(command(name), words).await?;
-                both.last().await
+                running(|| async move {
+                    both.custom::<(), Value>(command("ASKING"), Vec::new()).await?;
+                    both.custom::<(), Value>(command(name), words).await?;
+                    both.last().await
+                })
             }
         }
     }
@@ -293,7 +324,7 @@ fn words(script: &str, call: &Call, arguments: &[Value]) -> Vec<Value> {
     words
 }
 
-async fn set(client: &impl KeysInterface, key: &str, value: Bytes, millis: i64) -> Result<Value, Error> {
+async fn set(client: &impl KeysInterface, key: String, value: Bytes, millis: i64) -> Result<Value, Error> {
     client.set(key, value, Some(Expiration::PX(millis)), Some(SetOptions::NX), true).await
 }
 
