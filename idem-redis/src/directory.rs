@@ -161,7 +161,7 @@ impl Directory {
         if let Some(line) = known.lines.get(server) {
             return Ok(Arc::clone(line));
         }
-        let line = Arc::new(Line::new(self.make.client(server)?, self.timeout));
+        let line = Arc::new(Line::new(self.make.clone(), Some(server.clone()), self.timeout)?);
         known.lines.insert(server.clone(), Arc::clone(&line));
         Ok(line)
     }
@@ -270,6 +270,10 @@ impl NodeClients {
         let mut builder = self.builder.clone();
         builder.set_config(config);
         builder.build()
+    }
+
+    pub(crate) fn are_sentinels(&self) -> bool {
+        matches!(self.builder.get_config(), Some(Config { server: ServerConfig::Sentinel { .. }, .. }))
     }
 
     fn with_tls_name(&self, server: Server) -> Server {

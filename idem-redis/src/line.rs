@@ -13,7 +13,7 @@ use fred::{
     clients::{Client, WithOptions},
     error::{Error, ErrorKind},
     interfaces::{ClientLike, EventInterface, KeysInterface},
-    types::{ClientState, ClusterHash, CustomCommand, Expiration, SetOptions, Value, scripts::Script},
+    types::{ClientState, ClusterHash, CustomCommand, Expiration, SetOptions, Value, config::Server, scripts::Script},
 };
 use tokio::{sync::Semaphore, task::JoinHandle};
 
@@ -33,8 +33,8 @@ pub(crate) const QUEUE: usize = 4 * IN_FLIGHT;
 /// is never; and stays connected to a server that became a replica, although its name may lead to another one by now.
 pub(crate) struct Line {
     held: Mutex<Held>,
-    /// Where Sentinels tell the server: makes another client, which asks them in another order.
-    others: Option<NodeClients>,
+    /// Makes clients of the server; of that which the URL names, if there is none.
+    make: (NodeClients, Option<Server>),
     /// Since when calls have been in vain.
     vain: Mutex<Option<Instant>>,
     is_vain: AtomicBool,
@@ -46,11 +46,14 @@ pub(crate) struct Line {
 }
 
 /// The client as it is now.
+///
+/// It is never connected anew once its connection was ended from here: it counts commands that wait to be sent, goes on
+/// counting those that were ended with the connection, and then keeps the last ones to itself until there are many.
 struct Held {
     client: Client,
     connection: Option<Connection>,
-    /// How many there were before.
-    before: usize,
+    /// Which of the Sentinels it asks first.
+    first: usize,
 }
 
 /// What became of connections.
@@ -105,30 +108,29 @@ pub(crate) enum Way {
 }
 
 impl Line {
-    /// With a client that has not connected yet, and the time limit of a command.
-    pub(crate) fn new(client: Client, timeout: Duration) -> Self {
-        Self {
-            held: Mutex::new(Held { client, connection: None, before: 0 }),
-            others: None,
+    /// With a client that has not connected yet, of the server or of what the URL names, and the time limit of a command.
+    pub(crate) fn new(make: NodeClients, server: Option<Server>, timeout: Duration) -> Result<Self, Error> {
+        let make = (make, server);
+        Ok(Self {
+            held: Mutex::new(Held { client: another(&make, 0)?, connection: None, first: 0 }),
+            make,
             vain: Mutex::default(),
             is_vain: AtomicBool::new(false),
             patience: timeout / 2,
             trouble: Arc::default(),
             room: Arc::new(Semaphore::new(IN_FLIGHT)),
-        }
-    }
-
-    /// The same for the server that Sentinels tell.
-    pub(crate) fn by_sentinels(make: NodeClients, timeout: Duration) -> Result<Self, Error> {
-        Ok(Self { others: Some(make.clone()), ..Self::new(make.any(0)?, timeout) })
+        })
     }
 
     /// The client, connected or trying to, for as long as it takes. Connects again where the runtime on which it was
     /// connected is gone.
     pub(crate) fn client(&self) -> Client {
         let mut held = locked(&self.held);
+        if held.connection.as_ref().is_some_and(|connection| connection.serves.is_finished()) {
+            self.replace(&mut held);
+        }
         let Held { client, connection, .. } = &mut *held;
-        if connection.as_ref().is_none_or(|connection| connection.serves.is_finished()) {
+        if connection.is_none() {
             let watches = tokio::spawn(watch(client.clone(), Arc::clone(&self.trouble)));
             *connection = Some(Connection { serves: client.connect(), watches });
         }
@@ -174,30 +176,36 @@ impl Line {
     fn was_in_vain(&self) {
         let is_connected = self.is_connected();
         // The client tries again by itself; but it may be a Sentinel that stands still which it asks, again and again.
-        let patience = match (is_connected, &self.others) {
+        let patience = match (is_connected, self.make.0.are_sentinels()) {
             (true, _) => self.patience,
-            (false, Some(_)) => 4 * self.patience,
-            (false, None) => return,
+            (false, true) => 4 * self.patience,
+            (false, false) => return,
         };
         let mut vain = locked(&self.vain);
         let is_too_long = vain.get_or_insert_with(Instant::now).elapsed() >= patience;
         if is_too_long {
             *vain = None;
-            self.replace(is_connected);
+            let mut held = locked(&self.held);
+            held.first += usize::from(!is_connected);
+            self.replace(&mut held);
         }
         self.is_vain.store(vain.is_some(), Ordering::Relaxed);
     }
 
-    /// The next call connects; with another client if it was no server that did not answer.
-    fn replace(&self, is_connected: bool) {
-        let mut held = locked(&self.held);
+    /// Ends the connection. The next call connects.
+    fn replace(&self, held: &mut Held) {
         held.connection = None;
-        if let (false, Some(make)) = (is_connected, &self.others)
-            && let Ok(client) = make.any(held.before + 1)
-        {
+        // It was made before, of the same.
+        if let Ok(client) = another(&self.make, held.first) {
             held.client = client;
-            held.before += 1;
         }
+    }
+}
+
+fn another((make, server): &(NodeClients, Option<Server>), first: usize) -> Result<Client, Error> {
+    match server {
+        Some(server) => make.client(server),
+        None => make.any(first),
     }
 }
 
@@ -299,4 +307,37 @@ async fn set(client: &impl KeysInterface, key: &str, value: Bytes, millis: i64) 
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use fred::{interfaces::MetricsInterface, types::Builder as FredBuilder};
+    use futures_util::poll;
+
+    use super::*;
+
+    /// In the runtime of this test nothing else runs until it waits.
+    #[tokio::test]
+    async fn what_was_never_sent_on_a_connection_that_was_given_up_holds_up_nothing_on_the_next() {
+        let make = NodeClients { builder: FredBuilder::default_centralized(), tls_name: None };
+        let line = Line::new(make, None, Duration::from_secs(1)).unwrap();
+        for give_up in [true, false] {
+            let client = line.client();
+            let mut calls: Vec<_> = (0..3).map(|_| Box::pin(client.get::<Value, _>("k"))).collect();
+            for call in &mut calls {
+                assert!(poll!(call).is_pending());
+            }
+            assert_eq!(client.command_queue_len(), 3);
+            match give_up {
+                true => line.replace(&mut locked(&line.held)),
+                // As when its runtime has ended.
+                false => {
+                    let held = locked(&line.held);
+                    held.connection.as_ref().unwrap().serves.abort();
+                }
+            }
+            tokio::task::yield_now().await;
+            assert_eq!(line.client().command_queue_len(), 0);
+        }
+    }
 }

@@ -199,9 +199,8 @@ fn tls_name(config: &Config) -> Option<String> {
 fn nodes(make: NodeClients, timeout: Duration) -> Result<Nodes, fred::error::Error> {
     let config = make.builder.get_config().cloned().unwrap_or_default();
     Ok(match config.server {
-        ServerConfig::Centralized { .. } => Nodes::One(Arc::new(Line::new(make.builder.build()?, timeout))),
-        ServerConfig::Sentinel { .. } => Nodes::One(Arc::new(Line::by_sentinels(make, timeout)?)),
         ServerConfig::Clustered { hosts, .. } => Nodes::Several(Directory::new(make, hosts, timeout)),
+        _ => Nodes::One(Arc::new(Line::new(make, None, timeout)?)),
     })
 }
 
