@@ -48,6 +48,9 @@ pub(crate) struct Line {
 }
 
 /// The client as it is now.
+///
+/// It is never connected anew once its connection was ended from here: it counts commands that wait to be sent, goes on
+/// counting those that were ended with the connection, and then keeps the last ones to itself until there are many.
 struct Held {
     client: Client,
     connection: Option<Connection>,
@@ -140,8 +143,7 @@ impl Line {
 
     /// The client, connected or trying to, for as long as it takes, and its number.
     ///
-    /// Where the tasks of the last one have ended (it was replaced, or its runtime is gone) there is a new one: what is left
-    /// of a client whose tasks were ended in the middle of something can't be relied on.
+    /// Where the tasks of the last one have ended, because its runtime has, there is a new one.
     pub(crate) fn client(&self) -> (Client, u64) {
         let mut held = locked(&self.held);
         if held.connection.as_ref().is_none_or(|connection| connection.serves.is_finished()) {
@@ -332,4 +334,53 @@ async fn set(client: &impl KeysInterface, key: String, value: Bytes, millis: i64
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use fred::{interfaces::MetricsInterface, types::Builder as FredBuilder};
+    use futures_util::poll;
+
+    use super::*;
+
+    /// In the runtime of this test nothing else runs until it waits.
+    #[tokio::test]
+    async fn what_was_never_sent_on_a_connection_that_was_given_up_holds_up_nothing_on_the_next() {
+        let make = NodeClients { builder: FredBuilder::default_centralized(), tls_name: None };
+        let line = Line::new(make, Duration::from_secs(1)).unwrap();
+        for give_up in [true, false] {
+            let (client, _) = line.client();
+            let mut calls: Vec<_> = (0..3).map(|_| Box::pin(client.get::<Value, _>("k"))).collect();
+            for call in &mut calls {
+                assert!(poll!(call).is_pending());
+            }
+            assert_eq!(client.command_queue_len(), 3);
+            match give_up {
+                true => line.renew(&mut locked(&line.held)),
+                // As when its runtime has ended.
+                false => {
+                    let held = locked(&line.held);
+                    held.connection.as_ref().unwrap().serves.abort();
+                }
+            }
+            tokio::task::yield_now().await;
+            assert_eq!(line.client().0.command_queue_len(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_of_a_client_that_was_replaced_are_not_held_against_the_next() {
+        let make = NodeClients { builder: FredBuilder::default_centralized(), tls_name: None };
+        let line = Line::new(make, Duration::from_secs(1)).unwrap();
+        let (_, first) = line.client();
+        line.renew(&mut locked(&line.held));
+        let (_, second) = line.client();
+        assert_ne!(first, second);
+        let timed_out = || Err::<(), _>(Error::new(ErrorKind::Timeout, "too slow"));
+        let _ = line.heard(first, timed_out());
+        assert!(!line.is_vain.load(Ordering::Relaxed));
+        // Not connected yet, it has time.
+        let _ = line.heard(second, timed_out());
+        assert!(!line.is_vain.load(Ordering::Relaxed));
+    }
 }

@@ -8,7 +8,7 @@ use idem_redis::RedisStore;
 use test_servers::{PrivateRedis, RedisCluster, RedisSentinel, RedisSettings};
 use tokio::{task::block_in_place, time::sleep};
 
-use crate::common::{Place, assert_unavailable, claim, claim_of, complete, eventually, own, word};
+use crate::common::{Place, assert_unavailable, claim, claim_of, complete, eventually, eventually_ok, own, word};
 
 const LIMIT: Duration = Duration::from_millis(500);
 
@@ -80,7 +80,7 @@ async fn holds_up_nobody_else(fail: impl Fn(&PrivateRedis), mend: impl Fn(&Priva
     // Not checked: a master that comes back says for seconds that the cluster is down.
     let patient = place.builder().build().unwrap();
     for name in &there {
-        eventually("it works again", async || store.claim(&claim_of(name)).await.is_ok()).await;
+        eventually_ok("it works again", async || store.claim(&claim_of(name)).await).await;
         let answer = claim(&patient, &claim_of(name)).await;
         assert_eq!(word(&answer), "Conflict", "{name}: what was applied late has one owner");
     }
