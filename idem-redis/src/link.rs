@@ -410,7 +410,8 @@ fn parse(reply: Value, operation: &'static str) -> Result<Reply, StoreError> {
         (Some(0), None, None) => Ok(Reply::Absent),
         (Some(NO_EXPIRY), None, None) => {
             let message = "a record has no expiry, which this store always sets (PERSIST, or a restore, takes it away), so \
-                           nobody can say whether its lease is over; set one by PEXPIRE, or remove the record";
+                           nobody can say whether its lease is over; find out what became of the operation, and remove the \
+                           record when no attempt runs any more";
             Err(store_error(StoreErrorKind::Corrupt, operation, message))
         }
         (Some(0), Some(value), Some(now)) => {
