@@ -10,13 +10,14 @@ use tokio::{task::block_in_place, time::sleep};
 
 use crate::common::{Place, assert_unavailable, claim, claim_of, complete, eventually, eventually_ok, own, word};
 
-const LIMIT: Duration = Duration::from_millis(500);
+/// Of which what is not held up takes a small part, however busy the machine is.
+const LIMIT: Duration = Duration::from_secs(2);
 
 /// What a busy machine may add to it.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// For how long a node fails: long enough for every connection to it to be given up, and tried again.
-const TROUBLE: Duration = LIMIT.saturating_mul(8);
+const TROUBLE: Duration = LIMIT.saturating_mul(4);
 
 /// Three masters of which none is given up by the others while a test lasts.
 fn that_stay() -> RedisCluster {
