@@ -63,3 +63,6 @@ impl std::fmt::Debug for Live {
         f.debug_struct("Live").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -151,3 +151,6 @@ fn waits_from(record: &Record) -> Option<i64> {
         State::Released | State::Done(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use redb::{Database, ReadableTable as _, TableDefinition, TableHandle as _, WriteTransaction};
+use redb::{
+    Database, MultimapTableHandle as _, ReadableTable as _, TableDefinition, TableHandle as _, WriteTransaction,
+};
 
 use crate::{
     OpenError,
@@ -16,30 +18,27 @@ const FORMAT: TableDefinition<'_, &str, u32> = TableDefinition::new("idem_format
 /// The newest version that this code knows, and the one that it makes.
 const VERSION: u32 = 1;
 
+/// What a file is.
+enum Found {
+    /// It has no tables yet.
+    Nothing,
+    /// A store of this version.
+    Store,
+    /// A store of a newer one.
+    Newer(u32),
+    /// Something else's.
+    Other,
+}
+
 /// Makes the tables where there is nothing yet; else makes sure that they are this store's.
 pub(crate) fn prepare(database: &Database, path: &Path) -> Result<(), OpenError> {
-    let failed = |source: redb::Error| OpenError::Database { path: path.into(), source };
-    let transaction = database.begin_write().map_err(|error| failed(error.into()))?;
-    let mut found: Vec<String> =
-        transaction.list_tables().map_err(|error| failed(error.into()))?.map(|table| table.name().to_owned()).collect();
-    found.sort_unstable();
-    if found.is_empty() {
-        make(&transaction).map_err(|failure| failed(database_error(failure)))?;
-        return transaction.commit().map_err(|error| failed(error.into()));
+    match look(database) {
+        Ok(Found::Store) => Ok(()),
+        Ok(Found::Nothing) => make(database).map_err(|failure| failed(path, failure)),
+        Ok(Found::Newer(found)) => Err(OpenError::NewerFormat { path: path.into(), found, known: VERSION }),
+        Ok(Found::Other) => Err(OpenError::NotAStore { path: path.into() }),
+        Err(failure) => Err(failed(path, failure)),
     }
-    if !found.iter().any(|name| name == FORMAT.name()) {
-        return Err(OpenError::NotAStore { path: path.into() });
-    }
-    // Before anything else of it is looked at: a newer version may have other tables.
-    let version = version(&transaction).map_err(|failure| failed(database_error(failure)))?;
-    if version > VERSION {
-        return Err(OpenError::NewerFormat { path: path.into(), found: version, known: VERSION });
-    }
-    if version == 0 || found != [EXPIRIES.name(), FORMAT.name(), OPEN.name(), RECORDS.name()] {
-        return Err(OpenError::NotAStore { path: path.into() });
-    }
-    check_types(&transaction).map_err(|failure| failed(database_error(failure)))?;
-    transaction.abort().map_err(|error| failed(error.into()))
 }
 
 /// Writes the version once more: a commit like any other, which changes nothing.
@@ -48,27 +47,56 @@ pub(crate) fn touch(transaction: &WriteTransaction) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Opening a table in a write transaction would make it, so the names are looked at first. Nothing is committed.
+fn look(database: &Database) -> Result<Found, Failure> {
+    let transaction = database.begin_write()?;
+    let mut names: Vec<_> = transaction.list_tables()?.map(|table| table.name().to_owned()).collect();
+    names.extend(transaction.list_multimap_tables()?.map(|table| table.name().to_owned()));
+    names.sort_unstable();
+    if names.is_empty() {
+        return Ok(Found::Nothing);
+    }
+    if !names.iter().any(|name| name == FORMAT.name()) {
+        return Ok(Found::Other);
+    }
+    // Before anything else is looked at: a newer version may have other tables.
+    let version = transaction.open_table(FORMAT)?.get("")?.map_or(0, |version| version.value());
+    if version > VERSION {
+        return Ok(Found::Newer(version));
+    }
+    if version != VERSION || names != [EXPIRIES.name(), FORMAT.name(), OPEN.name(), RECORDS.name()] {
+        return Ok(Found::Other);
+    }
+    open_all(&transaction)?;
+    Ok(Found::Store)
+}
+
 /// All of it in one commit: a crash leaves everything or nothing.
-fn make(transaction: &WriteTransaction) -> Result<(), Failure> {
-    check_types(transaction)?;
-    touch(transaction)
+fn make(database: &Database) -> Result<(), Failure> {
+    let transaction = database.begin_write()?;
+    open_all(&transaction)?;
+    touch(&transaction)?;
+    Ok(transaction.commit()?)
 }
 
 /// Opens the tables, which makes those that are missing and fails where their types are others.
-fn check_types(transaction: &WriteTransaction) -> Result<(), Failure> {
+fn open_all(transaction: &WriteTransaction) -> Result<(), Failure> {
     transaction.open_table(RECORDS)?;
     transaction.open_table(OPEN)?;
     transaction.open_table(EXPIRIES)?;
     Ok(())
 }
 
-fn version(transaction: &WriteTransaction) -> Result<u32, Failure> {
-    Ok(transaction.open_table(FORMAT)?.get("")?.map_or(0, |version| version.value()))
-}
-
-fn database_error(failure: Failure) -> redb::Error {
+fn failed(path: &Path, failure: Failure) -> OpenError {
+    let path = path.into();
     match failure {
-        Failure::Database(error) => error,
-        Failure::Own(error) => redb::Error::Corrupted(error.to_string()),
+        Failure::Database(
+            redb::Error::TableTypeMismatch { .. }
+            | redb::Error::TableIsMultimap(_)
+            | redb::Error::TypeDefinitionChanged { .. },
+        ) => OpenError::NotAStore { path },
+        Failure::Database(redb::Error::Corrupted(problem)) => OpenError::Damaged { path, problem },
+        Failure::Database(source) => OpenError::Database { path, source },
+        Failure::Own(error) => OpenError::Damaged { path, problem: error.to_string() },
     }
 }

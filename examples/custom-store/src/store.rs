@@ -68,6 +68,12 @@ impl RedbStore {
         Self { shared, clock, timeout }
     }
 
+    /// What the tests of this crate look at.
+    #[cfg(test)]
+    pub(crate) fn database(&self) -> &Live {
+        &self.shared.database
+    }
+
     /// Has `work` done in a write transaction, judged at an instant that is read once the transaction has begun.
     async fn write<T, W>(&self, operation: &'static str, abandoned: Abandoned, work: W) -> Result<T, StoreError>
     where
