@@ -150,3 +150,59 @@ pub(crate) fn late(operation: &'static str, timeout: Duration) -> StoreError {
 pub(crate) fn unavailable(operation: &'static str, message: String) -> StoreError {
     store_error(StoreErrorKind::Unavailable, operation, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Waker},
+    };
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3_600);
+
+    /// Puts an operation into the queue and drops the call.
+    fn leave(queue: &Queue, abandoned: Abandoned) {
+        let mut call = pin!(queue.run("claim", abandoned, LONG, |_| Ok(())));
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+
+    #[tokio::test]
+    async fn a_claim_whose_caller_has_left_is_not_done_and_a_completion_is() {
+        let (queue, mut jobs) = queue();
+        leave(&queue, Abandoned::Skip);
+        leave(&queue, Abandoned::Finish);
+        assert!(!jobs.recv().await.unwrap().is_wanted());
+        assert!(jobs.recv().await.unwrap().is_wanted());
+    }
+
+    #[tokio::test]
+    async fn an_operation_ends_in_its_time_also_if_nobody_does_it_and_is_not_done_after_that() {
+        let (queue, mut jobs) = queue();
+        let done = queue.run("complete", Abandoned::Finish, Duration::from_millis(1), |_| Ok(())).await;
+        assert_eq!(done.unwrap_err().kind(), StoreErrorKind::Unavailable);
+        assert!(!jobs.recv().await.unwrap().is_wanted());
+    }
+
+    #[tokio::test]
+    async fn callers_that_find_the_queue_full_wait_for_room_in_their_time() {
+        let (queue, _jobs) = queue();
+        for _ in 0..CAPACITY {
+            leave(&queue, Abandoned::Finish);
+        }
+        let late = queue.run("complete", Abandoned::Finish, Duration::from_millis(1), |_| Ok(())).await;
+        assert_eq!(late.unwrap_err().kind(), StoreErrorKind::Unavailable);
+    }
+
+    #[tokio::test]
+    async fn a_writer_that_has_ended_is_told_from_one_that_is_late() {
+        let (queue, jobs) = queue();
+        let mut call = pin!(queue.run("claim", Abandoned::Skip, LONG, |_| Ok(())));
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(jobs); // as by a panic, with what it had taken
+        let error = call.await.unwrap_err();
+        assert!(error.kind() == StoreErrorKind::Unavailable && error.message().contains("ended"), "{error}");
+        assert!(!queue.is_open());
+    }
+}

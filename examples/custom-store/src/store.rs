@@ -70,8 +70,8 @@ impl RedbStore {
 
     /// What the tests of this crate look at.
     #[cfg(test)]
-    pub(crate) fn database(&self) -> &Live {
-        &self.shared.database
+    pub(crate) fn parts(&self) -> (&Live, &Bells) {
+        (&self.shared.database, &self.shared.bells)
     }
 
     /// Has `work` done in a write transaction, judged at an instant that is read once the transaction has begun.

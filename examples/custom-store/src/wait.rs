@@ -43,7 +43,7 @@ impl Bells {
         self.bells[bell.0].notify_waiters();
     }
 
-    fn listen(&self, scope: &Scope, key: &Key) -> Notified<'_> {
+    pub(crate) fn listen(&self, scope: &Scope, key: &Key) -> Notified<'_> {
         self.bells[self.of(scope.as_str(), key.as_str()).0].notified()
     }
 
@@ -75,4 +75,69 @@ impl Bells {
 
 fn is_in_progress(found: Option<&Snapshot>, seen: AttemptId) -> bool {
     found.is_some_and(|found| found.record.state == State::InProgress && found.record.attempt() == seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::ready,
+        pin::pin,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering},
+        },
+        task::{Context, Poll, Wake, Waker},
+    };
+
+    use idem_core::{Claim, Fingerprint, Timestamp, Token, machine};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn in_progress() -> (Scope, Key, Snapshot) {
+        let (scope, key) = (Scope::new("s").unwrap(), Key::new("k").unwrap());
+        let fingerprint = Fingerprint::builder().part("body", "b").build().unwrap();
+        let claim = Claim::new(scope.clone(), key.clone(), Token::from_bytes([7; 16]), fingerprint);
+        let now = Timestamp::from_millis(0);
+        let record = machine::claim(None, &claim, now).unwrap().write.unwrap();
+        (scope, key, Snapshot { record, now })
+    }
+
+    #[tokio::test]
+    async fn a_write_wakes_the_wait_itself_long_before_it_looks_again() {
+        let (scope, key, found) = in_progress();
+        let (bells, seen) = (Bells::new(), found.record.attempt());
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let read = || ready(Ok(Some(found.clone())));
+        let mut wait = pin!(bells.wait((&scope, &key), seen, Duration::MAX, read));
+        assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(!woken.0.load(Ordering::SeqCst));
+        bells.ring(bells.of(scope.as_str(), key.as_str()));
+        assert!(woken.0.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test]
+    async fn a_write_between_the_look_and_the_wait_is_not_missed() {
+        let (scope, key, found) = in_progress();
+        let (bells, seen) = (Bells::new(), found.record.attempt());
+        let done = AtomicBool::new(false);
+        let read = || {
+            // The first look still finds it in progress; the write comes before the wait.
+            let found = (!done.swap(true, Ordering::SeqCst)).then(|| found.clone());
+            bells.ring(bells.of(scope.as_str(), key.as_str()));
+            ready(Ok(found))
+        };
+        let mut wait = pin!(bells.wait((&scope, &key), seen, Duration::MAX, read));
+        let poll = wait.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(poll, Poll::Ready(Ok(None))), "{poll:?}");
+    }
 }

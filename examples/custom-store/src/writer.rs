@@ -79,3 +79,29 @@ fn lost(failure: Failure) -> Lost {
     let error = failure.into_store_error("commit");
     Lost { kind: error.kind(), reason: error.message().to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Waker},
+    };
+
+    use idem_core::{Claim, Fingerprint, Key, Scope, Store, Token};
+
+    use crate::RedbStore;
+
+    #[tokio::test]
+    async fn the_bell_of_a_record_is_rung_by_the_time_its_write_is_answered_and_not_by_what_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = RedbStore::open(dir.path().join("idem.redb")).unwrap();
+        let (scope, key) = (Scope::global(), Key::new("k").unwrap());
+        let fingerprint = Fingerprint::builder().part("body", "the request").build().unwrap();
+        for (token, changes) in [(1, true), (2, false)] {
+            let rung = store.parts().1.listen(&scope, &key);
+            let token = Token::from_bytes([token; 16]);
+            store.claim(&Claim::new(scope.clone(), key.clone(), token, fingerprint.clone())).await.unwrap();
+            assert_eq!(pin!(rung).poll(&mut Context::from_waker(Waker::noop())).is_ready(), changes);
+        }
+    }
+}

@@ -8,7 +8,7 @@ use crate::RedbStore;
 
 /// Every record has exactly one entry in the order of expiries, and one among those that may wait if it may.
 fn assert_consistent(store: &RedbStore) {
-    let transaction = store.database().begin_read().unwrap();
+    let transaction = store.parts().0.begin_read().unwrap();
     let records = transaction.open_table(RECORDS).unwrap();
     let (open, expiries) = (transaction.open_table(OPEN).unwrap(), transaction.open_table(EXPIRIES).unwrap());
     let mut waiting = 0;
@@ -24,6 +24,25 @@ fn assert_consistent(store: &RedbStore) {
     }
     assert_eq!(expiries.len().unwrap(), records.len().unwrap());
     assert_eq!(open.len().unwrap(), waiting);
+}
+
+#[test]
+fn every_change_rings_the_bell_of_its_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = redb::Database::create(dir.path().join("idem.redb")).unwrap();
+    let (transaction, bells) = (database.begin_write().unwrap(), Bells::new());
+    let mut tables = Tables::of(&transaction, &bells).unwrap();
+    let (scope, key) = (Scope::new("tenant").unwrap(), Key::new("k").unwrap());
+    let fingerprint = Fingerprint::builder().part("body", "the request").build().unwrap();
+    let claim = Claim::new(scope.clone(), key.clone(), Token::from_bytes([1; 16]), fingerprint);
+    let now = Timestamp::from_millis(0);
+    tables.put((&scope, &key), &idem_core::machine::claim(None, &claim, now).unwrap().write.unwrap()).unwrap();
+    assert!(tables.remove("tenant", "k").unwrap());
+    assert!(!tables.remove("tenant", "k").unwrap());
+    let changes = tables.close();
+    assert!(changes.any);
+    let rung: Vec<_> = changes.bells.iter().map(|bell| format!("{bell:?}")).collect();
+    assert_eq!(rung, [format!("{:?}", bells.of("tenant", "k")), format!("{:?}", bells.of("tenant", "k"))]);
 }
 
 #[tokio::test]
