@@ -17,7 +17,13 @@ use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition};
 
 const RECORDS: TableDefinition<'_, (&str, &str), &[u8]> = TableDefinition::new("records");
 
-type Records<'a> = Table<'a, (&'static str, &'static str), &'static [u8]>;
+/// What an operation works with: the records, which nobody else writes meanwhile, and the instant that it is judged at.
+struct Edit<'a> {
+    records: Table<'a, (&'static str, &'static str), &'static [u8]>,
+    now: Timestamp,
+    wrote: bool,
+}
+
 type Failure = Box<dyn Error + Send + Sync>;
 
 struct MyStore {
@@ -38,13 +44,18 @@ impl MyStore {
     async fn edit<T: Send + 'static>(
         &self,
         operation: &'static str,
-        work: impl FnOnce(&mut Records<'_>, Timestamp) -> Result<T, Failure> + Send + 'static,
+        work: impl FnOnce(&mut Edit<'_>) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (database, now) = (Arc::clone(&self.database), Arc::clone(&self.now));
         blocking(operation, move || {
             let transaction = database.begin_write()?; // from here on nobody else writes
-            let answer = work(&mut transaction.open_table(RECORDS)?, now())?; // and the clock is read from here on
-            transaction.commit()?; // synced: whoever hears the answer may rely on it
+            let (answer, wrote) = {
+                let mut edit = Edit { records: transaction.open_table(RECORDS)?, now: now(), wrote: false };
+                (work(&mut edit)?, edit.wrote)
+            };
+            if wrote {
+                transaction.commit()?; // synced: whoever hears the answer may rely on it
+            }
             Ok(answer)
         })
         .await
@@ -58,10 +69,10 @@ impl MyStore {
         decide: impl FnOnce(Option<&Record>, &Owner, Timestamp) -> Decision<A> + Send + 'static,
     ) -> Result<A, StoreError> {
         let owner = owner.clone();
-        self.edit(operation, move |records, now| {
-            let found = find(records, operation, owner.scope(), owner.key())?;
-            let decision = decide(found.as_ref(), &owner, now);
-            put(records, owner.scope(), owner.key(), decision.write.as_ref())?;
+        self.edit(operation, move |edit| {
+            let found = find(&edit.records, operation, owner.scope(), owner.key())?;
+            let decision = decide(found.as_ref(), &owner, edit.now);
+            put(edit, owner.scope(), owner.key(), decision.write.as_ref())?;
             Ok(decision.answer)
         })
         .await
@@ -97,21 +108,22 @@ fn decode(operation: &'static str, bytes: &[u8]) -> Result<Record, Failure> {
     Record::decode(bytes.to_vec()).map_err(|error| StoreError::undecodable("mine", operation, error).into())
 }
 
-fn put(records: &mut Records<'_>, scope: &Scope, key: &Key, record: Option<&Record>) -> Result<(), Failure> {
+fn put(edit: &mut Edit<'_>, scope: &Scope, key: &Key, record: Option<&Record>) -> Result<(), Failure> {
     if let Some(record) = record {
-        records.insert((scope.as_str(), key.as_str()), record.encode().as_slice())?;
+        edit.records.insert((scope.as_str(), key.as_str()), record.encode().as_slice())?;
+        edit.wrote = true;
     }
     Ok(())
 }
 
 /// Removes the first `limit` records that `is_doomed`.
 fn remove(
-    records: &mut Records<'_>,
+    edit: &mut Edit<'_>,
     limit: NonZeroUsize,
     is_doomed: impl Fn(&str, &[u8]) -> Result<bool, Failure>,
 ) -> Result<usize, Failure> {
     let mut doomed = Vec::new();
-    for entry in records.iter()? {
+    for entry in edit.records.iter()? {
         let (name, bytes) = entry?;
         let (scope, key) = name.value();
         if doomed.len() < limit.get() && is_doomed(scope, bytes.value())? {
@@ -119,7 +131,8 @@ fn remove(
         }
     }
     for (scope, key) in &doomed {
-        records.remove((scope.as_str(), key.as_str()))?;
+        edit.records.remove((scope.as_str(), key.as_str()))?;
+        edit.wrote = true;
     }
     Ok(doomed.len())
 }
@@ -132,12 +145,12 @@ impl Store for MyStore {
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
         let claim = claim.clone();
-        self.edit("claim", move |records, now| {
-            let found = find(records, "claim", claim.scope(), claim.key())?;
-            let decision =
-                machine::claim(found.as_ref(), &claim, now).map_err(|TokenReused| StoreError::token_reused("mine"))?;
-            put(records, claim.scope(), claim.key(), decision.write.as_ref())?;
-            Ok(ClaimRow::decided(found, decision, now))
+        self.edit("claim", move |edit| {
+            let found = find(&edit.records, "claim", claim.scope(), claim.key())?;
+            let decision = machine::claim(found.as_ref(), &claim, edit.now)
+                .map_err(|TokenReused| StoreError::token_reused("mine"))?;
+            put(edit, claim.scope(), claim.key(), decision.write.as_ref())?;
+            Ok(ClaimRow::decided(found, decision, edit.now))
         })
         .await
     }
@@ -170,10 +183,10 @@ impl Store for MyStore {
 
     async fn resolve(&self, resolve: &Resolve) -> Result<Fenced<Record>, StoreError> {
         let resolve = resolve.clone();
-        self.edit("resolve", move |records, now| {
-            let found = find(records, "resolve", resolve.scope(), resolve.key())?;
-            let written = machine::resolve(found.as_ref(), &resolve, now).write;
-            put(records, resolve.scope(), resolve.key(), written.as_ref())?;
+        self.edit("resolve", move |edit| {
+            let found = find(&edit.records, "resolve", resolve.scope(), resolve.key())?;
+            let written = machine::resolve(found.as_ref(), &resolve, edit.now).write;
+            put(edit, resolve.scope(), resolve.key(), written.as_ref())?;
             Ok(written.map_or(Fenced::Superseded, Fenced::Written))
         })
         .await
@@ -211,8 +224,9 @@ impl Store for MyStore {
     }
 
     async fn sweep(&self, limit: NonZeroUsize) -> Result<usize, StoreError> {
-        self.edit("sweep", move |records, now| {
-            remove(records, limit, |_, bytes| Ok(!decode("sweep", bytes)?.is_live(now)))
+        self.edit("sweep", move |edit| {
+            let now = edit.now;
+            remove(edit, limit, |_, bytes| Ok(!decode("sweep", bytes)?.is_live(now)))
         })
         .await
     }
@@ -240,11 +254,11 @@ impl Store for MyStore {
 
     async fn purge(&self, scope: &Scope, limit: NonZeroUsize) -> Result<usize, StoreError> {
         let scope = scope.clone();
-        self.edit("purge", move |records, _| remove(records, limit, |of, _| Ok(of == scope.as_str()))).await
+        self.edit("purge", move |edit| remove(edit, limit, |of, _| Ok(of == scope.as_str()))).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {
-        self.edit("check", |_, _| Ok(())).await
+        self.edit("check", |_| Ok(())).await
     }
 }
 
