@@ -40,8 +40,8 @@
 //! runtime's pool for blocking work, because these would all wait for one lock, fill the pool, and could be given no time
 //! limit. Reads do go to that pool: they see the last commit and wait for no lock.
 //!
-//! Several processes could share a file in redb's `MultiWriter` mode. It is a month old at the time of writing, and costs
-//! each commit more; what others have to rely on with their money can wait for it.
+//! Several processes could share a file in redb's `MultiWriter` mode. It is new (redb 4.5), and each commit costs more in
+//! it; a store that money depends on can wait until others have lived with it.
 //!
 //! # What is in the file
 //!
