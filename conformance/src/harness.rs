@@ -41,6 +41,10 @@ impl Harness {
     /// records. The store judges time by the place's [clock](Place::clock), unless one of [`Harness::clock_hooks`] and
     /// [`Harness::real_time`] says otherwise.
     ///
+    /// Handles should be as far apart as they are in production: a connection of its own for each, where there are
+    /// connections. What can be open only once in a process is shared by its handles, in the store's own code or by
+    /// [`Place::shared`]. A store that is [`durable`](Harness::durable) must let go of it with the last handle.
+    ///
     /// A check whose store can't be opened fails with the error's text.
     pub fn new<S, E>(open: impl AsyncFn(Place) -> Result<S, E> + Send + Sync + 'static) -> Self
     where

@@ -7,7 +7,10 @@
 //!
 //! # Wiring
 //!
-//! The five lines, in `tests/conformance.rs` of the store's own crate:
+//! The five lines, in `tests/conformance.rs` of the store's own crate. (The guide [Write your own store] goes there step by
+//! step, and tells how to read a check that fails and what the suite can't see.)
+//!
+//! [Write your own store]: https://github.com/idem-rs/idem/blob/main/docs/write-your-own-store.md
 //!
 //! ```
 //! use std::{collections::BTreeMap, num::NonZeroUsize, sync::Mutex, time::Duration};
@@ -193,8 +196,9 @@
 //! | [`Harness::transactions`] | a record can be completed in a transaction of the caller's |
 //! | [`Harness::clock_hooks`] | the store goes by a clock of its own, which the hooks tell and move |
 //! | [`Harness::real_time`] | the store goes by the host's clock: the suite waits |
+//! | [`Harness::resolution`] | the instants that the store tells are only so near to its clock |
 //!
-//! Without the last two a store goes by [`Place::clock`], which stands still unless a check moves it: then boundaries are
+//! Without hooks and real time a store goes by [`Place::clock`], which stands still unless a check moves it: then boundaries are
 //! tried to the millisecond, and nothing waits. With a clock that runs, an answer is right if the machine gives it at any
 //! instant between the call and its return.
 //!
