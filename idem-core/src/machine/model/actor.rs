@@ -1,22 +1,22 @@
 //! What an actor does, and what it sends.
 
 /// Token and number, short: a token is the byte that it is full of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt {
     pub(super) token: u8,
     pub(super) number: u32,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 pub(super) struct Actor {
     pub(super) phase: Phase,
     /// How many claims and resolves it may still begin.
     pub(super) left: u8,
     /// The token of its next one.
-    pub(super) next_token: u8,
+    next_token: u8,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 pub(super) enum Phase {
     Idle,
     /// It sent this, and does nothing before the answer; or gives up.
@@ -25,7 +25,7 @@ pub(super) enum Phase {
     Running(Run),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) attempt: Attempt,
     /// In which life of the record.
@@ -36,20 +36,26 @@ pub(super) struct Run {
 }
 
 /// What is sent to the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Claim { token: u8 },
     Resolve { token: u8, seen: Attempt },
-    Complete(Attempt),
-    Release(Attempt),
-    Forget(Attempt),
-    Hold(Attempt),
-    Renew(Attempt),
-    Checkpoint(Attempt),
+    Write(Write, Attempt),
+}
+
+/// What an attempt writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Write {
+    Complete,
+    Release,
+    Forget,
+    Hold,
+    Renew,
+    Checkpoint,
 }
 
 /// A command on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) command: Command,
     pub(super) actor: usize,
@@ -60,8 +66,8 @@ pub(super) struct Sent {
 }
 
 impl Actor {
-    pub(super) fn new(number: usize, requests: u8) -> Self {
-        Self { phase: Phase::Idle, left: requests, next_token: 16 * (number as u8 + 1) }
+    pub(super) fn new(number: usize, begins: u8) -> Self {
+        Self { phase: Phase::Idle, left: begins, next_token: 16 * (number as u8 + 1) }
     }
 
     /// The token of a new claim or resolve.
@@ -72,26 +78,9 @@ impl Actor {
     }
 }
 
-impl Run {
-    /// What it may send next.
-    pub(super) fn commands(&self) -> impl Iterator<Item = Command> {
-        let attempt = self.attempt;
-        let forget = (!self.has_effects).then_some(Command::Forget(attempt));
-        [
-            Command::Renew(attempt),
-            Command::Checkpoint(attempt),
-            Command::Complete(attempt),
-            Command::Release(attempt),
-            Command::Hold(attempt),
-        ]
-        .into_iter()
-        .chain(forget)
-    }
-}
-
-impl Command {
+impl Write {
     /// Whether the attempt goes on while it is on its way.
     pub(super) fn lets_run(self) -> bool {
-        matches!(self, Self::Renew(_) | Self::Checkpoint(_))
+        matches!(self, Self::Renew | Self::Checkpoint)
     }
 }

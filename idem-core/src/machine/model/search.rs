@@ -3,7 +3,6 @@
 use std::{
     collections::{HashSet, VecDeque},
     fmt,
-    hash::{DefaultHasher, Hash, Hasher},
 };
 
 use super::{
@@ -16,7 +15,7 @@ use super::{
 pub(super) struct Found {
     pub(super) fault: Fault,
     /// What happened, in order.
-    pub(super) story: Vec<String>,
+    story: Vec<String>,
 }
 
 impl fmt::Display for Found {
@@ -30,45 +29,32 @@ impl fmt::Display for Found {
 pub(super) fn search(rules: &impl Rules, bounds: &Bounds) -> Result<usize, Box<Found>> {
     let mut visited = HashSet::new();
     // Each with where it came from, and by what.
-    let mut ways: Vec<(usize, String)> = vec![(0, String::new())];
-    let mut open = VecDeque::from([(World::new(bounds), 0)]);
-    visited.insert(mark(&open[0].0));
+    let mut ways: Vec<(u32, String)> = vec![(0, String::new())];
+    let first = World::new(bounds);
+    visited.insert(first.mark(bounds));
+    let mut open = VecDeque::from([(first, 0)]);
     while let Some((world, way)) = open.pop_front() {
-        let nexts = world.nexts(rules, bounds);
-        for (event, next) in nexts {
+        for (event, next) in world.nexts(rules, bounds) {
             let next = match next.and_then(|next| next.check(rules, bounds).map(|()| next)) {
                 Ok(next) => next,
-                Err(fault) => {
-                    let story = story(&ways, way, event);
-                    return Err(Box::new(Found { fault, story }));
-                }
+                Err(fault) => return Err(Box::new(Found { fault, story: story(&ways, way, event) })),
             };
-            if visited.insert(mark(&next)) {
+            if visited.insert(next.mark(bounds)) {
+                open.push_back((next, ways.len() as u32));
                 ways.push((way, event));
-                open.push_back((next, ways.len() - 1));
             }
         }
     }
     Ok(visited.len())
 }
 
-fn story(ways: &[(usize, String)], mut way: usize, last: String) -> Vec<String> {
+fn story(ways: &[(u32, String)], mut way: u32, last: String) -> Vec<String> {
     let mut story = vec![last];
     while way != 0 {
-        story.push(ways[way].1.clone());
-        way = ways[way].0;
+        let (before, event) = &ways[way as usize];
+        story.push(event.clone());
+        way = *before;
     }
     story.reverse();
     story
-}
-
-/// 128 bits of a state: among some millions no two are alike.
-fn mark(world: &World) -> u128 {
-    let half = |seed: u64| {
-        let mut hasher = DefaultHasher::new();
-        seed.hash(&mut hasher);
-        world.hash(&mut hasher);
-        u128::from(hasher.finish())
-    };
-    half(1) << 64 | half(2)
 }

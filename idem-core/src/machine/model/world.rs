@@ -1,30 +1,32 @@
 //! The record, the actors, what is on its way between them, and what has happened.
 
-use std::{
-    hash::{Hash, Hasher},
-    num::NonZeroU32,
-    time::Duration,
-};
+use std::{num::NonZeroU32, time::Duration};
+
+use bytes::Bytes;
 
 use super::{
-    actor::{Actor, Attempt, Command, Phase, Run, Sent},
+    actor::{Actor, Attempt, Command, Phase, Run, Sent, Write},
     rules::Rules,
 };
 use crate::{
-    Body, Checkpoint, Claim, Fenced, Fingerprint, Key, OnLapse, Owner, Record, Resolve, Response, Retention, Scope,
-    State, Timestamp, Token,
-    machine::{self, Verdict},
+    AttemptId, Body, Checkpoint, Claim, Fenced, Fingerprint, Key, OnLapse, Owner, Record, Resolve, Response, Retention,
+    Scope, State, Timestamp, Token, machine::Verdict,
 };
 
 /// How much of everything there is.
 #[derive(Clone, Debug)]
 pub(super) struct Bounds {
-    /// Which of two requests each actor sends.
-    pub(super) requests: [char; 3],
-    /// Which of them claim under hold.
+    /// What the actors ask for: two requests, under one key.
+    pub(super) requests: [Fingerprint; 2],
+    /// Which of the requests each actor sends.
+    pub(super) asks_for: [usize; 3],
+    /// Which actors claim under hold.
     pub(super) holds: [bool; 3],
     /// How many claims and resolves each begins.
     pub(super) begins: [u8; 3],
+    /// Whether they resolve, and what attempts write.
+    pub(super) resolves: bool,
+    pub(super) writes: &'static [Write],
     pub(super) lapse_limit: Option<NonZeroU32>,
     /// The last instant.
     pub(super) end: i64,
@@ -38,10 +40,15 @@ pub(super) struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
+        let request =
+            |body: &str| Fingerprint::builder().part("body", body).build().expect("one part makes a fingerprint");
         Self {
-            requests: ['a', 'a', 'a'],
+            requests: [request("one"), request("another")],
+            asks_for: [0, 0, 0],
             holds: [false; 3],
             begins: [1, 1, 1],
+            resolves: false,
+            writes: &[Write::Complete, Write::Release],
             lapse_limit: None,
             end: 4,
             lease: 1,
@@ -71,31 +78,24 @@ pub(super) enum Fault {
 
 #[derive(Clone, Debug)]
 pub(super) struct World {
-    now: i64,
+    pub(super) now: i64,
     record: Option<Record>,
-    actors: [Actor; 3],
-    /// In order, so that what is on its way is the same whoever sent first.
-    network: Vec<Sent>,
-    life: Life,
+    pub(super) actors: [Actor; 3],
+    pub(super) network: Vec<Sent>,
+    pub(super) life: Life,
 }
 
 /// What has happened since the record came to be.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Life {
-    number: u8,
-    /// Attempts that had effects, in order.
-    effects: Vec<Attempt>,
+#[derive(Clone, Debug, Default)]
+pub(super) struct Life {
+    pub(super) number: u8,
+    /// Whether the attempt that has the record had effects, and whether those before it had.
+    pub(super) effects: bool,
+    pub(super) effects_of_others: bool,
     /// The token of the attempt whose response was recorded.
     outcome: Option<u8>,
-    attempts: Vec<Attempt>,
-}
-
-impl Hash for World {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.now.hash(state);
-        self.record.as_ref().map(Record::encode).hash(state);
-        (&self.actors, &self.network, &self.life).hash(state);
-    }
+    /// The number of the last attempt.
+    last: u32,
 }
 
 type Next = (String, Result<World, Fault>);
@@ -130,7 +130,7 @@ impl World {
         next
     }
 
-    fn live(&self) -> Option<&Record> {
+    pub(super) fn live(&self) -> Option<&Record> {
         self.record.as_ref().filter(|record| record.is_live(at(self.now)))
     }
 
@@ -143,7 +143,7 @@ impl World {
                 let mut next = self.clone();
                 let token = next.actors[actor].begin();
                 go("claims", Ok(next.sending(actor, Command::Claim { token }, bounds)));
-                if let Some(record) = self.live() {
+                if let Some(record) = self.live().filter(|_| bounds.resolves) {
                     let mut next = self.clone();
                     let token = next.actors[actor].begin();
                     let seen = attempt_of(record);
@@ -163,7 +163,10 @@ impl World {
                 if !run.has_effects {
                     go("has an effect", self.with_effect(actor, run));
                 }
-                for command in run.commands().filter(|_| may_send) {
+                // Whoever forgets says that it did nothing.
+                let honest = |write: &&Write| !(run.has_effects && **write == Write::Forget);
+                for write in bounds.writes.iter().filter(honest).filter(|_| may_send) {
+                    let command = Command::Write(*write, run.attempt);
                     go(&format!("sends {command:?}"), Ok(self.clone().sending(actor, command, bounds)));
                 }
             }
@@ -176,21 +179,21 @@ impl World {
         if run.life == self.life.number
             && let Some(record) = self.live()
         {
-            next.life.effects.push(run.attempt);
-            next.life.effects.sort_unstable();
-            if attempt_of(record) != run.attempt && !record.repeat {
+            let is_of_another = attempt_of(record) != run.attempt;
+            if is_of_another && !record.repeat {
                 return Err(Fault::EffectsWereDenied);
             }
+            next.life.effects |= !is_of_another;
+            next.life.effects_of_others |= is_of_another;
         }
         Ok(next)
     }
 
     fn sending(mut self, actor: usize, command: Command, bounds: &Bounds) -> Self {
-        if !command.lets_run() {
+        if !matches!(command, Command::Write(write, _) if write.lets_run()) {
             self.actors[actor].phase = Phase::Waiting(command);
         }
         self.network.push(Sent { command, actor, until: self.now + bounds.delay, times: 2 });
-        self.network.sort_unstable();
         self
     }
 
@@ -203,7 +206,6 @@ impl World {
         if sent.times == 0 {
             next.network.remove(index);
         }
-        next.network.sort_unstable();
         let event = format!("{command:?} of {actor} is applied");
         let granted = match next.apply(command, actor, rules, bounds) {
             Ok(granted) => granted,
@@ -211,7 +213,7 @@ impl World {
         };
         let waits = match &next.actors[actor].phase {
             Phase::Waiting(awaited) => *awaited == command,
-            Phase::Running(run) => matches!(command, Command::Renew(attempt) if attempt == run.attempt),
+            Phase::Running(run) => command == Command::Write(Write::Renew, run.attempt),
             Phase::Idle => false,
         };
         if waits {
@@ -236,7 +238,6 @@ impl World {
     ) -> Result<Option<Run>, Fault> {
         let found = self.live().cloned();
         let (found, now) = (found.as_ref(), at(self.now));
-        let kept = bounds.kept();
         let (written, owns, answered) = match command {
             Command::Claim { token } => {
                 let claim = bounds.claim(actor, token);
@@ -261,33 +262,7 @@ impl World {
                 let decision = rules.resolve(found, &resolve, now);
                 (decision.write, decision.answer == Fenced::Written(()), None)
             }
-            Command::Complete(attempt) => {
-                let response = Response::new(200).with_body(vec![attempt.token]);
-                let decision = rules.complete(found, &owner(attempt), &response, kept, now);
-                let recorded = match decision.answer {
-                    Fenced::Written(recorded) => author(&recorded),
-                    Fenced::Superseded => None,
-                };
-                if decision.write.is_some() {
-                    self.life.outcome = match self.life.outcome {
-                        None => Some(attempt.token),
-                        Some(_) => return Err(Fault::TwoOutcomes),
-                    };
-                }
-                (decision.write, false, recorded)
-            }
-            Command::Release(attempt) => (rules.release(found, &owner(attempt), now).write, false, None),
-            Command::Forget(attempt) => (rules.forget(found, &owner(attempt), now).write, false, None),
-            Command::Hold(attempt) => (rules.hold(found, &owner(attempt), kept, now).write, false, None),
-            Command::Renew(attempt) => {
-                let lease = Duration::from_millis(bounds.lease as u64);
-                let decision = rules.renew(found, &owner(attempt), lease, now);
-                (decision.write, decision.answer == Fenced::Written(()), None)
-            }
-            Command::Checkpoint(attempt) => {
-                let step = Checkpoint::new("step", vec![attempt.token]).expect("a valid name");
-                (rules.checkpoint(found, &owner(attempt), &step, now).write, false, None)
-            }
+            Command::Write(write, attempt) => self.write(write, attempt, found, rules, bounds)?,
         };
         if answered.is_some() && answered != self.life.outcome {
             return Err(Fault::ReplayedAnother);
@@ -298,7 +273,7 @@ impl World {
         }
         let record = self.record.as_ref().filter(|_| owns);
         if matches!(command, Command::Claim { .. })
-            && record.is_some_and(|record| !record.repeat && self.has_effects_of_others(attempt_of(record)))
+            && record.is_some_and(|record| !record.repeat && self.life.effects_of_others)
         {
             return Err(Fault::EffectsWereDenied);
         }
@@ -310,20 +285,48 @@ impl World {
         }))
     }
 
-    fn has_effects_of_others(&self, attempt: Attempt) -> bool {
-        self.life.effects.iter().any(|by| *by != attempt)
+    /// What an attempt writes: what is written, whether it goes on to own the record, and the response that it is answered.
+    fn write(
+        &mut self,
+        write: Write,
+        attempt: Attempt,
+        found: Option<&Record>,
+        rules: &impl Rules,
+        bounds: &Bounds,
+    ) -> Result<(Option<Record>, bool, Option<u8>), Fault> {
+        let (owner, now, kept) = (owner(attempt), at(self.now), bounds.kept());
+        Ok(match write {
+            Write::Complete => {
+                let response = Response::new(200).with_body(vec![attempt.token]);
+                let decision = rules.complete(found, &owner, &response, kept, now);
+                let recorded = match &decision.answer {
+                    Fenced::Written(recorded) => author(recorded),
+                    Fenced::Superseded => None,
+                };
+                if decision.write.is_some() && self.life.outcome.replace(attempt.token).is_some() {
+                    return Err(Fault::TwoOutcomes);
+                }
+                (decision.write, false, recorded)
+            }
+            Write::Release => (rules.release(found, &owner, now).write, false, None),
+            Write::Forget => (rules.forget(found, &owner, now).write, false, None),
+            Write::Hold => (rules.hold(found, &owner, kept, now).write, false, None),
+            Write::Renew => {
+                let decision = rules.renew(found, &owner, Duration::from_millis(bounds.lease as u64), now);
+                (decision.write, decision.answer == Fenced::Written(()), None)
+            }
+            Write::Checkpoint => {
+                let step = Checkpoint::new("step", vec![attempt.token]).expect("a valid name");
+                (rules.checkpoint(found, &owner, &step, now).write, false, None)
+            }
+        })
     }
 
     /// What must hold of every write, and takes note of the attempt that it begins.
     fn check_write(&mut self, command: Command, found: Option<&Record>, next: &Record) -> Result<(), Fault> {
         let by = match command {
             Command::Claim { .. } | Command::Resolve { .. } => None,
-            Command::Complete(attempt)
-            | Command::Release(attempt)
-            | Command::Forget(attempt)
-            | Command::Hold(attempt)
-            | Command::Renew(attempt)
-            | Command::Checkpoint(attempt) => Some(attempt),
+            Command::Write(_, attempt) => Some(attempt),
         };
         match found {
             None if !matches!(command, Command::Claim { .. }) => return Err(Fault::CreatedByAWrite),
@@ -339,11 +342,12 @@ impl World {
         if found.map(attempt_of) == Some(attempt) {
             return Ok(());
         }
-        let last = self.life.attempts.last().map_or(0, |last| last.number);
-        if by.is_some() || attempt.number != last + 1 {
+        if by.is_some() || attempt.number != self.life.last + 1 {
             return Err(Fault::AttemptTwice);
         }
-        self.life.attempts.push(attempt);
+        self.life.last = attempt.number;
+        self.life.effects_of_others |= self.life.effects;
+        self.life.effects = false;
         Ok(())
     }
 
@@ -372,15 +376,21 @@ impl World {
 }
 
 impl Bounds {
+    /// Whether nobody could tell two actors from each other.
+    pub(super) fn are_alike(&self, one: usize, other: usize) -> bool {
+        self.asks_for[one] == self.asks_for[other]
+            && self.holds[one] == self.holds[other]
+            && self.begins[one] == self.begins[other]
+    }
+
     fn kept(&self) -> Retention {
         let stay = Duration::from_millis(self.retention as u64);
         Retention::new(stay).with_held(stay)
     }
 
     fn claim(&self, actor: usize, token: u8) -> Claim {
-        let request = self.requests[actor].to_string();
-        let fingerprint = Fingerprint::builder().part("body", &request).build().expect("one part makes a fingerprint");
-        Claim::new(Scope::global(), key(), Token::from_bytes([token; 16]), fingerprint)
+        let request = self.requests[self.asks_for[actor]].clone();
+        Claim::new(Scope::global(), key(), Token::from_bytes([token; 16]), request)
             .with_lease(Duration::from_millis(self.lease as u64))
             .with_retention(self.kept())
             .with_on_lapse(if self.holds[actor] { OnLapse::Hold } else { OnLapse::TakeOver })
@@ -403,12 +413,14 @@ fn key() -> Key {
 }
 
 fn owner(attempt: Attempt) -> Owner {
-    let claim = Bounds::default().claim(0, attempt.token);
-    let first = machine::claim(None, &claim, at(0)).ok().and_then(|decision| decision.write).expect("it is claimed");
-    Owner::of(&Scope::global(), &key(), &Record { number: attempt.number, ..first })
+    Owner::of_attempt(
+        Scope::global(),
+        key(),
+        AttemptId { token: Token::from_bytes([attempt.token; 16]), number: attempt.number },
+    )
 }
 
-fn attempt_of(record: &Record) -> Attempt {
+pub(super) fn attempt_of(record: &Record) -> Attempt {
     Attempt { token: record.token.as_bytes()[0], number: record.number }
 }
 
@@ -420,9 +432,14 @@ fn response_of(record: &Record) -> Option<u8> {
     }
 }
 
-fn author(response: &Response) -> Option<u8> {
+/// The token of the attempt whose response it is.
+pub(super) fn author(response: &Response) -> Option<u8> {
     match response.body() {
-        Body::Kept(body) => body.first().copied(),
+        Body::Kept(body) => first_byte(body),
         _ => None,
     }
+}
+
+pub(super) fn first_byte(bytes: &Bytes) -> Option<u8> {
+    bytes.first().copied()
 }
