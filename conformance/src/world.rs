@@ -54,6 +54,11 @@ impl<'a> World<'a> {
         self.harness.now(&self.place).await
     }
 
+    /// Whether instants that the store tells may be others than those of the harness's clock.
+    pub(crate) fn has_slack(&self) -> bool {
+        !self.harness.slack().is_zero()
+    }
+
     /// The earliest instant that the store may take for now from here on: see [`Harness::resolution`].
     pub(crate) async fn earliest_now(&self) -> Timestamp {
         shifted(self.now().await, self.harness.slack(), -1)

@@ -3,42 +3,41 @@
 use bytes::Bytes;
 use fred::{
     clients::Client,
-    interfaces::{ClientLike, ClusterInterface},
-    types::{
-        InfoKind,
-        config::{Options, Server},
-    },
+    types::{InfoKind, config::Server},
 };
 use idem_core::{StoreError, StoreErrorKind};
 
-use crate::{RedisStore, error::store_error, link::Call};
+use crate::{
+    RedisStore,
+    error::{redis_error, store_error},
+    link::Call,
+};
 
 const OPERATION: &str = "check";
 
 /// The oldest server that has what the store needs (`SET … NX GET`).
 const OLDEST: u32 = 7;
 
+/// How many keys are tried to find one on a certain node: one of 16384 slots is enough for it to be found.
+const PROBES: u32 = 1_000_000;
+
 /// For how long a probe stays if its removal gets lost.
 const PROBE_MILLIS: i64 = 60_000;
 
 impl RedisStore {
     pub(crate) async fn check_servers(&self) -> Result<(), StoreError> {
-        let client = self.inner.link.client();
-        // The first answer: from here on the client knows the nodes of a cluster.
-        self.look_at_clock(OPERATION, None).await?;
-        for node in nodes(&client) {
-            self.check_node(&client, node).await?;
+        let masters = self.inner.link.masters(OPERATION).await?;
+        for (node, client) in &masters {
+            self.check_node(client, node.as_ref()).await?;
+            self.check_rights(client, node.as_ref()).await?;
         }
-        self.check_rights().await
+        self.look_at_clock(OPERATION, &self.inner.names.probe(0)).await?;
+        // The listener goes on, for the waits to come.
+        self.inner.listener.listen(OPERATION, &self.inner.link).await
     }
 
-    async fn check_node(&self, client: &Client, node: Option<Server>) -> Result<(), StoreError> {
-        let link = &self.inner.link;
-        let options = Options { cluster_node: node.clone(), timeout: Some(link.timeout), ..Default::default() };
-        let info = async |kind| {
-            let asked = client.with_options(&options);
-            link.call(OPERATION, async move { asked.info::<String>(Some(kind)).await }).await
-        };
+    async fn check_node(&self, client: &Client, node: Option<&Server>) -> Result<(), StoreError> {
+        let info = async |kind| self.inner.link.info(OPERATION, client.clone(), kind).await;
         let (server, memory) = (info(InfoKind::Server).await?, info(InfoKind::Memory).await?);
         let (persistence, replication) = (info(InfoKind::Persistence).await?, info(InfoKind::Replication).await?);
         let on = node.map(|node| format!(" (node {node})")).unwrap_or_default();
@@ -49,6 +48,9 @@ impl RedisStore {
             return refused(format!(
                 "the server is version {version}{on}; this store needs Redis 7 or newer, or Valkey"
             ));
+        }
+        if node.is_none() && field(&server, "redis_mode") == Some("cluster") {
+            return refused("the server is a node of a cluster; write redis-cluster:// in the URL".into());
         }
         if field(&replication, "role") != Some("master") {
             return refused(format!("the server is a replica{on}, which takes no writes; connect to the primary"));
@@ -63,7 +65,21 @@ impl RedisStore {
             ));
         }
         if policy != "noeviction" {
-            tracing::warn!(policy, limit, "records may be removed when the server's memory is full, as was accepted");
+            tracing::warn!(
+                policy,
+                limit,
+                "records may be removed when the server's memory is full{on}, as was accepted"
+            );
+        }
+        let replicas = field(&replication, "connected_slaves").and_then(|count| count.parse::<u32>().ok()).unwrap_or(0);
+        if let Some(asked) = self.inner.link.replicas.as_ref().map(|asked| asked.at_least)
+            && replicas < asked
+        {
+            let message = format!(
+                "the server has {replicas} replicas{on}, and Builder::min_replicas asks for {asked}: no claim would count; \
+                 wait for them, add some, or ask for fewer"
+            );
+            return Err(store_error(StoreErrorKind::Unavailable, OPERATION, message));
         }
         if field(&persistence, "aof_enabled") != Some("1") {
             tracing::warn!(
@@ -74,25 +90,31 @@ impl RedisStore {
     }
 
     /// Whether the user may do what the store does, tried out where no record is.
-    async fn check_rights(&self) -> Result<(), StoreError> {
+    async fn check_rights(&self, master: &Client, node: Option<&Server>) -> Result<(), StoreError> {
         let inner = &*self.inner;
         let (link, scripts) = (&inner.link, &inner.scripts);
-        let key = inner.names.probe();
+        inner.link.page(OPERATION, master.clone(), "0", &inner.names.pattern(None), 1).await?;
+        if let Some(replicas) = &link.replicas {
+            replicas.try_out(node).await.map_err(|error| redis_error(OPERATION, error))?;
+        }
+        let Some(key) = self.probe_on(node) else { return Ok(()) };
         let value = Bytes::from_static(b"a probe");
         link.set_unreplicated(OPERATION, &key, value.clone(), PROBE_MILLIS).await?;
+        link.value(OPERATION, &key).await?;
         let call = Call { key, now: None, ends: Some((inner.names.channel(), "0".into())) };
-        link.script(OPERATION, &scripts.look, &call, Vec::new()).await?;
+        link.bring(OPERATION, &scripts.look, &call).await?;
         // Not there any more if two stores check at the same time.
         link.script(OPERATION, &scripts.remove, &call, vec![value.into()]).await?;
         Ok(())
     }
-}
 
-/// Every node that takes writes; one that is not named where there is no cluster.
-fn nodes(client: &Client) -> Vec<Option<Server>> {
-    match client.cached_cluster_state() {
-        Some(state) if client.is_clustered() => state.unique_primary_nodes().into_iter().map(Some).collect(),
-        _ => vec![None],
+    /// A key that is on the node. None if it has none at all.
+    fn probe_on(&self, node: Option<&Server>) -> Option<String> {
+        let mut probes = (0..PROBES).map(|number| self.inner.names.probe(number));
+        match node {
+            None => probes.next(),
+            Some(_) => probes.find(|probe| self.inner.link.node_of(probe).as_ref() == node),
+        }
     }
 }
 

@@ -10,6 +10,9 @@ use idem_core::{ManualClock, Timestamp};
 /// What was learned this long ago is learned again: clocks drift, are set, and hosts fall asleep.
 const OLD: Duration = Duration::from_secs(10 * 60);
 
+/// How long one caller has for learning it again, before another is told to.
+const PAUSE: Duration = Duration::from_secs(10);
+
 /// The server's clock, or in tests one that is moved by hand.
 ///
 /// What is judged is always a difference of the server's own clock. Where the client has to put an instant into words
@@ -30,11 +33,15 @@ pub(crate) struct Known {
     ahead: i64,
     /// When it was learned anew last. None before the first look at the server's clock.
     learned: Option<Instant>,
+    /// When somebody was told last to learn it again.
+    told: Option<Instant>,
 }
 
 impl Clock {
     pub(crate) fn server() -> Self {
-        Self::Server { known: Mutex::new(Known { began: Instant::now(), ahead: host_shows(), learned: None }) }
+        Self::Server {
+            known: Mutex::new(Known { began: Instant::now(), ahead: host_shows(), learned: None, told: None }),
+        }
     }
 
     /// Learns what the server's clock showed at some instant before now: it shows at least that, so of several looks the
@@ -61,9 +68,19 @@ impl Clock {
         self.known().is_none_or(|known| known.learned.is_some())
     }
 
-    /// Whether what was learned last should be learned again.
-    pub(crate) fn is_old(&self) -> bool {
-        self.known().is_some_and(|known| known.is_old(Instant::now()))
+    /// Whether it is time to learn it again: told to one caller now and then, until it is learned.
+    pub(crate) fn should_look_again(&self) -> bool {
+        self.should_look_again_at(Instant::now())
+    }
+
+    fn should_look_again_at(&self, now: Instant) -> bool {
+        let Self::Server { known } = self else { return false };
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        let should = known.is_old(now) && known.told.is_none_or(|told| now.saturating_duration_since(told) > PAUSE);
+        if should {
+            known.told = Some(now);
+        }
+        should
     }
 
     /// What it shows, as near as can be told without asking.
@@ -152,11 +169,25 @@ mod tests {
     }
 
     #[test]
+    fn one_caller_at_a_time_is_told_to_look_again_once_what_is_known_is_old() {
+        let clock = Clock::server();
+        let learned = clock.known().unwrap().began;
+        clock.learn_at(Timestamp::from_millis(SHOWED), learned);
+        assert!(!clock.should_look_again_at(learned + OLD));
+        let later = learned + OLD + Duration::from_millis(1);
+        assert!(clock.should_look_again_at(later) && !clock.should_look_again_at(later));
+        let later = later + PAUSE + Duration::from_millis(1);
+        assert!(clock.should_look_again_at(later), "whoever was told did not do it");
+        clock.learn_at(Timestamp::from_millis(SHOWED), later);
+        assert!(!clock.should_look_again_at(later + PAUSE + PAUSE));
+    }
+
+    #[test]
     fn a_clock_that_is_moved_by_hand_learns_nothing() {
         let manual = ManualClock::starting_at(Timestamp::from_millis(7));
         let clock = Clock::Manual(manual);
         clock.learn(Timestamp::from_millis(1_000_000));
         assert_eq!(clock.shows(), Timestamp::from_millis(7));
-        assert!(clock.is_known() && !clock.is_old());
+        assert!(clock.is_known() && !clock.should_look_again());
     }
 }

@@ -43,12 +43,22 @@ fn judge(error: &Error) -> (StoreErrorKind, &'static str) {
             "the server's certificate is not accepted; name the file of its authority (Builder::ca_file) and the host that \
              it is for",
         ),
-        // The second is what a script is told.
-        _ if says("NOPERM") || says("ERR The user executing the script can't") => (
-            Configuration,
-            "the user lacks rights; allow the commands SET, GET, DEL, PTTL, EVAL, EVALSHA, SCAN, PUBLISH, SUBSCRIBE, INFO, \
-             TIME and WAIT on the store's keys and channel",
+        _ if details.contains("to all sentinel nodes") => (
+            Unavailable,
+            "no Sentinel of those that the URL names could be reached, or none had a certificate that is accepted",
         ),
+        _ if says("MOVED") || says("ASK") || says("CROSSSLOT") => {
+            (Configuration, "the server is a node of a cluster; write redis-cluster:// in the URL")
+        }
+        // The others are what scripts are told, by Redis and by Valkey.
+        _ if says("NOPERM") || says("ERR The user executing the script can't") || says("ERR ACL failure in script") => {
+            (
+                Configuration,
+                "the user lacks rights; allow the commands SET, GET, DEL, PTTL, EVAL, EVALSHA, SCAN, PUBLISH, SUBSCRIBE, INFO, \
+             TIME and WAIT on the store's keys and channel; also ROLE behind Sentinels, SELECT for a database by number, \
+             CLUSTER and ASKING in a cluster",
+            )
+        }
         _ if says("ERR unknown command") => (Configuration, "the server is too old, or forbids a command"),
         ErrorKind::Auth => (Configuration, "the server refuses the user or password"),
         ErrorKind::Config | ErrorKind::Url => (Configuration, "the client is set up in a way that can't work"),

@@ -1,68 +1,42 @@
 //! Calls to the server: bounded in number and in time.
 
 use std::{
-    collections::HashMap,
     pin::Pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use fred::{
     clients::Client,
     error::{Error, ErrorKind},
-    interfaces::{ClientLike, ClusterInterface, EventInterface, KeysInterface},
-    types::{
-        ClientState, ClusterHash, CustomCommand, Expiration, SetOptions, Value, cluster::ClusterRouting,
-        config::Server, scripts::Script,
-    },
+    interfaces::{ClientLike, KeysInterface},
+    types::{InfoKind, Value, config::Server, scripts::Script},
 };
 use idem_core::{StoreError, StoreErrorKind, Timestamp};
-use tokio::{runtime::Handle, sync::Semaphore, task::JoinHandle, time::timeout};
+use tokio::{runtime::Handle, sync::Semaphore, time::timeout};
 
 use crate::{
+    directory::Directory,
     error::{redis_error, store_error},
+    line::{Line, Request, Way},
     replicas::{Replicas, Session},
 };
 
-/// How many calls may be under way at a time. The client has no bound of its own on what it has sent.
-const IN_FLIGHT: usize = 4096;
-
-/// How many commands the client may keep while it can't send any, given up ones included. More than calls may be under
-/// way, so that it never counts while the server answers.
-pub(crate) const QUEUE: usize = 4 * IN_FLIGHT;
-
-/// The connection that everything goes through, but for what waits for replicas.
+/// The ways to the server or the nodes, and what bounds the calls to them.
 pub(crate) struct Link {
-    line: Arc<Line>,
+    nodes: Nodes,
     pub(crate) timeout: Duration,
-    in_flight: Arc<Semaphore>,
-    trouble: Arc<Mutex<Option<Error>>>,
     pub(crate) replicas: Option<Arc<Replicas>>,
 }
 
-/// The client, and whether it is answered.
-///
-/// The client itself notices a connection on which nothing comes back only once it has stopped sending, which under load
-/// is never.
-struct Line {
-    client: Client,
-    connection: Mutex<Option<Connection>>,
-    /// Since when calls have been in vain, by the node of a cluster.
-    silences: Mutex<HashMap<Option<Server>, Instant>>,
-    any_silence: AtomicBool,
-    /// For how long calls may be in vain.
-    patience: Duration,
-}
-
-/// The tasks behind the client. The connection ends with them.
-struct Connection {
-    serves: JoinHandle<Result<(), Error>>,
-    watches: JoinHandle<()>,
+/// What is at the other end.
+pub(crate) enum Nodes {
+    /// A server, or the one that Sentinels name.
+    One(Arc<Line>),
+    /// Those of a cluster.
+    Several(Arc<Directory>),
 }
 
 /// What a script gave.
@@ -76,6 +50,9 @@ pub(crate) enum Reply {
     Absent,
 }
 
+/// What a script gives where it found a value that has no expiry.
+const NO_EXPIRY: i64 = 2;
+
 /// The arguments that every script takes first.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
@@ -86,34 +63,16 @@ pub(crate) struct Call {
 }
 
 impl Link {
-    pub(crate) fn new(client: Client, timeout: Duration, replicas: Option<Arc<Replicas>>) -> Self {
-        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
-        let line = Arc::new(Line {
-            client,
-            connection: Mutex::default(),
-            silences: Mutex::default(),
-            any_silence: AtomicBool::new(false),
-            patience: timeout / 2,
-        });
-        Self { line, timeout, in_flight, trouble: Arc::default(), replicas }
-    }
-
-    /// The client, connected or trying to, for as long as it takes. Connects again where the runtime on which it was
-    /// connected is gone.
-    pub(crate) fn client(&self) -> Client {
-        let client = &self.line.client;
-        let mut connection = locked(&self.line.connection);
-        if connection.as_ref().is_none_or(|connection| connection.serves.is_finished()) {
-            let watches = tokio::spawn(watch(client.clone(), Arc::clone(&self.trouble)));
-            *connection = Some(Connection { serves: client.connect(), watches });
-        }
-        client.clone()
+    pub(crate) fn new(nodes: Nodes, timeout: Duration, replicas: Option<Arc<Replicas>>) -> Self {
+        Self { nodes, timeout, replicas }
     }
 
     /// That an operation has no time left: with why, if the server can't be reached at all.
     pub(crate) fn too_slow(&self, operation: &'static str) -> StoreError {
-        let trouble =
-            (self.line.client.state() != ClientState::Connected).then(|| locked(&self.trouble).clone()).flatten();
+        let trouble = match &self.nodes {
+            Nodes::One(line) => line.trouble(),
+            Nodes::Several(directory) => directory.trouble(),
+        };
         match trouble {
             Some(trouble) => redis_error(operation, trouble),
             None => {
@@ -124,8 +83,13 @@ impl Link {
     }
 
     fn failed(&self, operation: &'static str, error: Error) -> StoreError {
-        match error.kind() {
-            ErrorKind::Timeout => self.too_slow(operation),
+        let is_sent_round = error.details().starts_with("MOVED") || error.details().starts_with("ASK");
+        match (error.kind(), &self.nodes) {
+            (ErrorKind::Timeout, _) => self.too_slow(operation),
+            (_, Nodes::Several(_)) if is_sent_round => {
+                let message = "the nodes of the cluster do not agree on which of them has the key; slots may be moving";
+                store_error(StoreErrorKind::Unavailable, operation, message).with_source(error)
+            }
             _ => redis_error(operation, error),
         }
     }
@@ -143,14 +107,15 @@ impl Link {
     ///
     /// Where the caller loses interest it goes on until then: the client drops a command that it could not send in time
     /// only if someone waited that long, and its place is free only once the client has done with it.
-    pub(crate) async fn call<T: Send + 'static>(
+    async fn call<T: Send + 'static>(
         &self,
         operation: &'static str,
+        room: Arc<Semaphore>,
         call: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let room = match Arc::clone(&self.in_flight).try_acquire_owned() {
+        let room = match Arc::clone(&room).try_acquire_owned() {
             Ok(room) => room,
-            Err(_) => match timeout(self.timeout, Arc::clone(&self.in_flight).acquire_owned()).await {
+            Err(_) => match timeout(self.timeout, room.acquire_owned()).await {
                 Ok(Ok(room)) => room,
                 _ => return Err(self.too_slow(operation)),
             },
@@ -160,23 +125,145 @@ impl Link {
             drop(room);
             answer
         };
+        self.to_the_end(operation, call).await
+    }
+
+    async fn to_the_end<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, StoreError> {
         ToTheEnd(Some(Box::pin(call))).await.map_err(|error| self.failed(operation, error))
     }
 
-    /// The instant that the server's clock shows; in a cluster that of the node which has the key, or of any.
-    pub(crate) async fn time(&self, operation: &'static str, key: Option<&str>) -> Result<Timestamp, StoreError> {
-        let client = self.client();
-        let node = key.map_or(ClusterHash::Random, slot_of);
-        let command = CustomCommand::new_static("TIME", node, false);
-        let time = async move { client.custom::<(i64, i64), Value>(command, Vec::new()).await };
-        let (seconds, micros) = self.call(operation, time).await?;
+    /// Sends a command to the node that has the key.
+    async fn send(&self, operation: &'static str, key: &str, request: Request) -> Result<Value, StoreError> {
+        match &self.nodes {
+            Nodes::One(line) => {
+                let line = Arc::clone(line);
+                let way = Way::Straight(line.client());
+                let room = Arc::clone(&line.room);
+                self.call(operation, room, async move { line.heard(way.send(&request).await) }).await
+            }
+            Nodes::Several(directory) => {
+                let (directory, room, key) = (Arc::clone(directory), directory.room(key), key.to_owned());
+                self.call(operation, room, async move { directory.send(&key, &request).await }).await
+            }
+        }
+    }
+
+    /// The same for a command that makes an attempt an owner, which has to reach as many replicas as were asked for.
+    async fn send_replicated(
+        &self,
+        operation: &'static str,
+        key: &str,
+        request: Request,
+        has_written: fn(&Value) -> bool,
+    ) -> Result<Value, StoreError> {
+        let Some(replicas) = &self.replicas else { return self.send(operation, key, request).await };
+        // What bounds the claims under way is how many sessions there are. Whoever loses interest before it has one sends
+        // nothing, then or later.
+        match &self.nodes {
+            Nodes::One(_) => {
+                let session = replicas.session(None).await.map_err(|error| self.failed(operation, error))?;
+                let claim = async move {
+                    let reply = session.once().send(&request).await?;
+                    replicated(session, has_written(&reply), reply).await
+                };
+                self.to_the_end(operation, claim).await?
+            }
+            Nodes::Several(directory) => {
+                let (replicas, directory, key) = (Arc::clone(replicas), Arc::clone(directory), key.to_owned());
+                let mut at = directory.start(&key).await.map_err(|error| self.failed(operation, error))?;
+                // The write and the wait go to one and the same node.
+                let session = replicas.session(Some(at.to.clone())).await;
+                let mut session = session.map_err(|error| self.failed(operation, error))?;
+                let claim = async move {
+                    loop {
+                        let way = if at.asks { session.asking() } else { session.once() };
+                        match way.send(&request).await {
+                            Ok(reply) => return replicated(session, has_written(&reply), reply).await,
+                            Err(error) => at = directory.redirected(&error, &at).ok_or(error)?,
+                        }
+                        session.done();
+                        session = replicas.session(Some(at.to.clone())).await?;
+                    }
+                };
+                self.to_the_end(operation, claim).await?
+            }
+        }
+    }
+
+    /// The servers that take writes, each with its client, and with its name where there are several.
+    pub(crate) async fn masters(&self, operation: &'static str) -> Result<Vec<(Option<Server>, Client)>, StoreError> {
+        match &self.nodes {
+            Nodes::One(line) => Ok(vec![(None, line.client())]),
+            Nodes::Several(directory) => {
+                let learning = Arc::clone(directory);
+                let room = Arc::clone(&directory.room);
+                let masters = self.call(operation, room, async move { learning.masters().await }).await?;
+                Ok(masters.into_iter().map(|(server, client)| (Some(server), client)).collect())
+            }
+        }
+    }
+
+    /// The node of a cluster that has the key, as far as is known.
+    pub(crate) fn node_of(&self, key: &str) -> Option<Server> {
+        match &self.nodes {
+            Nodes::One(_) => None,
+            Nodes::Several(directory) => directory.node_of(key),
+        }
+    }
+
+    /// What a server says of itself.
+    pub(crate) async fn info(
+        &self,
+        operation: &'static str,
+        client: Client,
+        kind: InfoKind,
+    ) -> Result<String, StoreError> {
+        self.call(operation, self.common_room(), async move { client.info(Some(kind)).await }).await
+    }
+
+    /// A page of the keys that match, of about `step` that the server looked at, and where the next one begins.
+    pub(crate) async fn page(
+        &self,
+        operation: &'static str,
+        master: Client,
+        cursor: &str,
+        pattern: &str,
+        step: u32,
+    ) -> Result<(String, Vec<String>), StoreError> {
+        let (cursor, pattern) = (cursor.to_owned(), pattern.to_owned());
+        let page = async move { master.scan_page(cursor, pattern, Some(step), None).await };
+        self.call(operation, self.common_room(), page).await
+    }
+
+    /// Room for calls that are about no key.
+    fn common_room(&self) -> Arc<Semaphore> {
+        Arc::clone(match &self.nodes {
+            Nodes::One(line) => &line.room,
+            Nodes::Several(directory) => &directory.room,
+        })
+    }
+
+    /// The instant that the clock of the server shows which has the key.
+    pub(crate) async fn time(&self, operation: &'static str, key: &str) -> Result<Timestamp, StoreError> {
+        let time = self.send(operation, key, Request::Time).await?;
+        let (seconds, micros): (i64, i64) = time.convert().map_err(|error| redis_error(operation, error))?;
         Ok(Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000)))
+    }
+
+    /// Says a word on the channel, to whoever listens to any node.
+    pub(crate) async fn publish(&self, operation: &'static str, channel: &str, word: String) -> Result<(), StoreError> {
+        let request = Request::Publish { channel: channel.to_owned(), word };
+        self.send(operation, channel, request).await.map(drop)
     }
 
     /// The value, if there is one.
     pub(crate) async fn value(&self, operation: &'static str, key: &str) -> Result<Option<Bytes>, StoreError> {
-        let (client, line, key) = (self.client(), Arc::clone(&self.line), key.to_owned());
-        self.call(operation, async move { line.heard(&key, client.get(&key).await) }).await
+        let value = self.send(operation, key, Request::Get { key: key.to_owned() }).await?;
+        value.convert().map_err(|error| redis_error(operation, error))
     }
 
     /// Sets the value if there is none. Gives the one that there is.
@@ -187,16 +274,9 @@ impl Link {
         value: Bytes,
         millis: i64,
     ) -> Result<Option<Bytes>, StoreError> {
-        let Some(replicas) = &self.replicas else {
-            return self.set_unreplicated(operation, key, value, millis).await;
-        };
-        let (replicas, key) = (Arc::clone(replicas), key.to_owned());
-        let set = async move {
-            let session = replicas.session(&key).await?;
-            let found = set(&session.client(), &key, value, millis).await?;
-            replicated(session, found.is_none(), found).await
-        };
-        self.call(operation, set).await?
+        let request = Request::SetIfAbsent { key: key.to_owned(), value, millis };
+        let found = self.send_replicated(operation, key, request, Value::is_null).await?;
+        found.convert().map_err(|error| redis_error(operation, error))
     }
 
     /// The same for what needs to reach no replica.
@@ -207,11 +287,19 @@ impl Link {
         value: Bytes,
         millis: i64,
     ) -> Result<Option<Bytes>, StoreError> {
-        let (client, line, key) = (self.client(), Arc::clone(&self.line), key.to_owned());
-        self.call(operation, async move { line.heard(&key, set(&client, &key, value, millis).await) }).await
+        let request = Request::SetIfAbsent { key: key.to_owned(), value, millis };
+        let found = self.send(operation, key, request).await?;
+        found.convert().map_err(|error| redis_error(operation, error))
     }
 
-    /// Runs a script: by its digest, and by its body where the node does not know it.
+    /// Runs a script that takes no more than the call, by its body.
+    pub(crate) async fn bring(&self, operation: &'static str, script: &Script, call: &Call) -> Result<(), StoreError> {
+        let request = Request::Bring { script: script.clone(), call: call.clone() };
+        parse(self.send(operation, &call.key, request).await?, operation)?;
+        Ok(())
+    }
+
+    /// Runs a script.
     pub(crate) async fn script(
         &self,
         operation: &'static str,
@@ -219,13 +307,11 @@ impl Link {
         call: &Call,
         arguments: Vec<Value>,
     ) -> Result<Reply, StoreError> {
-        let (client, line, script, call) = (self.client(), Arc::clone(&self.line), script.clone(), call.clone());
-        let run = async move { line.heard(&call.key, run(&client, &script, &call, arguments).await) };
-        let reply = self.call(operation, run);
-        parse(reply.await?, operation)
+        let request = Request::Run { script: script.clone(), call: call.clone(), arguments };
+        parse(self.send(operation, &call.key, request).await?, operation)
     }
 
-    /// The same for a script that gives a record to an attempt, which has to reach as many replicas as were asked for.
+    /// The same for a script that gives a record to an attempt.
     pub(crate) async fn owning_script(
         &self,
         operation: &'static str,
@@ -233,68 +319,8 @@ impl Link {
         call: &Call,
         arguments: Vec<Value>,
     ) -> Result<Reply, StoreError> {
-        let Some(replicas) = &self.replicas else {
-            return self.script(operation, script, call, arguments).await;
-        };
-        let (replicas, script, call) = (Arc::clone(replicas), script.clone(), call.clone());
-        let claim = async move {
-            let session = replicas.session(&call.key).await?;
-            let reply = run(&session.client(), &script, &call, arguments).await?;
-            replicated(session, wrote(&reply), reply).await
-        };
-        parse(self.call(operation, claim).await??, operation)
-    }
-}
-
-impl Line {
-    /// Takes note of whether there was an answer, and has the connection replaced on which there is none for too long.
-    fn heard<T>(&self, key: &str, answer: Result<T, Error>) -> Result<T, Error> {
-        let is_silent = match &answer {
-            Err(error) if *error.kind() == ErrorKind::Timeout => true,
-            // Nothing was asked, or it is on the way to a new connection.
-            Err(error) if matches!(error.kind(), ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure) => {
-                false
-            }
-            _ if self.any_silence.load(Ordering::Relaxed) => {
-                let mut silences = locked(&self.silences);
-                silences.remove(&self.node(key));
-                self.any_silence.store(!silences.is_empty(), Ordering::Relaxed);
-                false
-            }
-            _ => false,
-        };
-        if is_silent && self.client.state() == ClientState::Connected && self.is_too_long(key) {
-            self.replace();
-        }
-        answer
-    }
-
-    fn is_too_long(&self, key: &str) -> bool {
-        let mut silences = locked(&self.silences);
-        let since = *silences.entry(self.node(key)).or_insert_with(Instant::now);
-        let is_too_long = since.elapsed() >= self.patience;
-        if is_too_long {
-            silences.clear();
-        }
-        self.any_silence.store(!silences.is_empty(), Ordering::Relaxed);
-        is_too_long
-    }
-
-    fn replace(&self) {
-        if self.client.is_clustered() {
-            // Other nodes may answer: what is under way there is not lost.
-            let client = self.client.clone();
-            tokio::spawn(async move { client.force_reconnection().await });
-        } else {
-            // The next call connects.
-            *locked(&self.connection) = None;
-        }
-    }
-
-    /// The node of a cluster that has the key.
-    fn node(&self, key: &str) -> Option<Server> {
-        let state = self.client.cached_cluster_state()?;
-        state.get_server(ClusterRouting::hash_key(key.as_bytes())).cloned()
+        let request = Request::Run { script: script.clone(), call: call.clone(), arguments };
+        parse(self.send_replicated(operation, &call.key, request, wrote).await?, operation)
     }
 }
 
@@ -306,25 +332,6 @@ async fn replicated<T>(session: Session, has_written: bool, answer: T) -> Result
             Ok(Ok(answer))
         }
     }
-}
-
-/// Keeps in mind what is in the way of a connection.
-async fn watch(client: Client, trouble: Arc<Mutex<Option<Error>>>) {
-    let (mut errors, mut reconnects) = (client.error_rx(), client.reconnect_rx());
-    loop {
-        tokio::select! {
-            error = errors.recv() => match error {
-                Ok((error, _)) => *locked(&trouble) = Some(error),
-                Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {}
-                Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
-            },
-            Ok(_) = reconnects.recv() => *locked(&trouble) = None,
-        }
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A future that goes on in the background when it is dropped before its end.
@@ -353,41 +360,6 @@ impl<T: Send + 'static> Drop for ToTheEnd<T> {
     }
 }
 
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.serves.abort();
-        self.watches.abort();
-    }
-}
-
-async fn set(client: &impl KeysInterface, key: &str, value: Bytes, millis: i64) -> Result<Option<Bytes>, Error> {
-    client.set(key, value, Some(Expiration::PX(millis)), Some(SetOptions::NX), true).await
-}
-
-fn slot_of(key: &str) -> ClusterHash {
-    ClusterHash::Custom(ClusterRouting::hash_key(key.as_bytes()))
-}
-
-async fn run(client: &impl ClientLike, script: &Script, call: &Call, arguments: Vec<Value>) -> Result<Value, Error> {
-    let (channel, word) = call.ends.clone().unwrap_or_default();
-    let now = call.now.map(|now| now.as_millis().to_string()).unwrap_or_default();
-    let all = |script: &str| {
-        let mut all: Vec<Value> = vec![script.into(), 1.into(), call.key.as_str().into()];
-        all.extend([Value::from(now.as_str()), channel.as_str().into(), word.as_str().into()]);
-        all.extend_from_slice(&arguments);
-        all
-    };
-    // Not the client's own methods: one with options of its own does not have them.
-    let command = |name| CustomCommand::new_static(name, slot_of(&call.key), false);
-    match client.custom(command("EVALSHA"), all(script.sha1())).await {
-        // After a restart, a failover or a flush. The body brings it to the node again.
-        Err(error) if error.details().starts_with("NOSCRIPT") => {
-            client.custom(command("EVAL"), all(script.lua().map_or("", |body| body))).await
-        }
-        answer => answer,
-    }
-}
-
 fn wrote(reply: &Value) -> bool {
     matches!(reply, Value::Array(parts) if parts.first().and_then(Value::as_i64) == Some(1))
 }
@@ -400,6 +372,11 @@ fn parse(reply: Value, operation: &'static str) -> Result<Reply, StoreError> {
     match (parts.next().and_then(|part| part.as_i64()), parts.next(), parts.next()) {
         (Some(1), ..) => Ok(Reply::Written),
         (Some(0), None, None) => Ok(Reply::Absent),
+        (Some(NO_EXPIRY), None, None) => {
+            let message = "a record has no expiry, which this store always sets (PERSIST, or a restore, takes it away), so \
+                           nobody can say whether its lease is over; set one by PEXPIRE, or remove the record";
+            Err(store_error(StoreErrorKind::Corrupt, operation, message))
+        }
         (Some(0), Some(value), Some(now)) => {
             let (value, now) = (value.into_bytes().ok_or_else(odd)?, now.as_i64().ok_or_else(odd)?);
             Ok(Reply::Found { value, now: crate::records::instant(now) })

@@ -1,27 +1,16 @@
 //! What is done to many records at a time: by looking through the whole key space, as Redis has no index.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use fred::{
-    error::Error,
-    interfaces::{ClientLike, ClusterInterface},
-    types::Key as RedisKey,
-};
-use futures_util::{
-    StreamExt,
-    stream::{self, BoxStream},
-};
+use fred::{clients::Client, types::Value};
+use futures_util::{Stream, StreamExt, stream};
 use idem_core::{Key, Lapsed, Scope, State, StoreError};
-use tokio::time::timeout;
 
-use crate::{
-    RedisStore,
-    error::redis_error,
-    link::{Call, Reply},
-    store::Seen,
-    wait,
-};
+use crate::{RedisStore, link::Reply, store::Seen, wait};
+
+/// Where a walk through a node's keys begins, and what the node says when it is at its end.
+const START: &str = "0";
 
 /// How many keys a step of the server's looks at.
 const STEP: u32 = 1_000;
@@ -61,7 +50,7 @@ impl RedisStore {
                 .map(async |place| {
                     let (scope, key) = place?;
                     let is_behind = after.is_none_or(|after| (&scope, &key) > after);
-                    let seen = if is_behind { self.look("lapsed", &scope, &key).await? } else { None };
+                    let seen = if is_behind { self.look_if_open(&scope, &key).await? } else { None };
                     Ok::<_, StoreError>((scope, key, seen))
                 })
                 .buffer_unordered(AT_A_TIME)
@@ -90,7 +79,7 @@ impl RedisStore {
             if found != *scope {
                 continue;
             }
-            while let Some(value) = self.value("purge", scope, &key).await? {
+            while let Some(value) = self.inner.link.value("purge", &self.inner.names.record(scope, &key)).await? {
                 if self.remove("purge", scope, &key, value).await? {
                     removed += 1;
                     break;
@@ -98,6 +87,11 @@ impl RedisStore {
             }
         }
         Ok(removed)
+    }
+
+    /// What is there, unless it is done: a record that waits for nobody is not sent.
+    async fn look_if_open(&self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {
+        self.look_with("lapsed", scope, key, vec![Value::from("open")]).await
     }
 
     /// Removes a value, if it is still this one.
@@ -117,69 +111,47 @@ impl RedisStore {
         Ok(is_removed)
     }
 
-    /// The value as it is, readable or not.
-    async fn value(&self, operation: &'static str, scope: &Scope, key: &Key) -> Result<Option<Bytes>, StoreError> {
-        let call: Call = self.call(scope, key);
-        let reply = self.inner.link.script(operation, &self.inner.scripts.look, &call, Vec::new()).await?;
-        Ok(match reply {
-            Reply::Found { value, .. } => Some(value),
-            Reply::Absent | Reply::Written => None,
-        })
-    }
-
-    /// The names of the store's records, or of a scope's, on every node. Some may come twice.
-    async fn names(
-        &self,
-        operation: &'static str,
-        scope: Option<&Scope>,
-    ) -> Result<BoxStream<'static, Result<RedisKey, Error>>, StoreError> {
-        let client = self.inner.link.client();
-        if client.is_clustered() && client.cached_cluster_state().is_none() {
-            // Until the first answer the client does not know the nodes.
-            self.inner.link.time(operation, None).await?;
-        }
-        let pattern = self.inner.names.pattern(scope);
-        Ok(match client.is_clustered() {
-            true => client.scan_cluster_buffered(pattern, Some(STEP), None).boxed(),
-            false => client.scan_buffered(pattern, Some(STEP), None).boxed(),
-        })
+    /// The names of the store's records, or of a scope's, on every node.
+    async fn names(&self, operation: &'static str, scope: Option<&Scope>) -> Result<Names, StoreError> {
+        let masters = self.inner.link.masters(operation).await?.into_iter().map(|(_, client)| client).collect();
+        Ok(Names { pattern: self.inner.names.pattern(scope), masters, cursor: START.into(), page: VecDeque::new() })
     }
 
     /// The places of the records that have these names.
-    fn places<'a>(
-        &'a self,
-        operation: &'static str,
-        names: BoxStream<'static, Result<RedisKey, Error>>,
-    ) -> BoxStream<'a, Result<(Scope, Key), StoreError>> {
-        stream::unfold(Some(names), move |names| async move {
-            let mut names = names?;
-            match self.next(operation, &mut names).await {
-                Ok(place) => place.map(|place| (Ok(place), Some(names))),
-                Err(error) => Some((Err(error), None)),
-            }
-        })
-        .boxed()
-    }
-
-    /// The next name that is a record's. Each step has the time limit for itself.
-    async fn next(
+    fn places(
         &self,
         operation: &'static str,
-        names: &mut BoxStream<'static, Result<RedisKey, Error>>,
-    ) -> Result<Option<(Scope, Key)>, StoreError> {
+        names: Names,
+    ) -> impl Stream<Item = Result<(Scope, Key), StoreError>> + Send {
+        stream::try_unfold(names, move |mut names| async move {
+            Ok(self.next(operation, &mut names).await?.map(|place| (place, names)))
+        })
+    }
+
+    /// The next name that is a record's. Some come twice. Each page has the time limit for itself.
+    async fn next(&self, operation: &'static str, names: &mut Names) -> Result<Option<(Scope, Key)>, StoreError> {
         loop {
-            let Ok(next) = timeout(self.inner.link.timeout, names.next()).await else {
-                return Err(self.inner.link.too_slow(operation));
-            };
-            match next {
-                None => return Ok(None),
-                Some(Err(error)) => return Err(redis_error(operation, error)),
-                Some(Ok(name)) => {
-                    if let Some(place) = name.as_str().and_then(|name| self.inner.names.parse(name)) {
-                        return Ok(Some(place));
-                    }
+            while let Some(name) = names.page.pop_front() {
+                if let Some(place) = self.inner.names.parse(&name) {
+                    return Ok(Some(place));
                 }
             }
+            let Some(master) = names.masters.front() else { return Ok(None) };
+            let page = self.inner.link.page(operation, master.clone(), &names.cursor, &names.pattern, STEP);
+            let (cursor, page) = page.await?;
+            names.page = page.into();
+            if cursor == START {
+                names.masters.pop_front();
+            }
+            names.cursor = cursor;
         }
     }
+}
+
+/// What is left of a walk through all keys: page by page, and the next one only when it is asked for.
+struct Names {
+    pattern: String,
+    masters: VecDeque<Client>,
+    cursor: String,
+    page: VecDeque<String>,
 }

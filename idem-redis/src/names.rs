@@ -61,9 +61,9 @@ impl Names {
         format!("{}:ended", self.prefix)
     }
 
-    /// Where a check writes, to see whether it may. No record is ever there.
-    pub(crate) fn probe(&self) -> String {
-        format!("{}:probe", self.prefix)
+    /// Where a check writes, to see whether it may; by its number it is on one or another node. No record is ever there.
+    pub(crate) fn probe(&self, number: u32) -> String {
+        format!("{}:probe:{number}", self.prefix)
     }
 
     /// Scope and key of a name that [`Names::record`] gave.

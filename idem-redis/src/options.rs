@@ -1,17 +1,19 @@
 //! How a store is set up.
 
-use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+use std::{net::IpAddr, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use fred::types::{
     Builder as FredBuilder,
-    config::{ConnectionConfig, ReconnectPolicy, UnresponsiveConfig},
+    config::{Config, ConnectionConfig, ReconnectPolicy, ServerConfig, UnresponsiveConfig},
 };
 use idem_core::{ManualClock, StoreError};
 
 use crate::{
     RedisStore,
     clock::Clock,
-    link::{Link, QUEUE},
+    directory::{Directory, NodeClients},
+    line::{Line, QUEUE},
+    link::{Link, Nodes},
     listen::Listener,
     names::Names,
     replicas::Replicas,
@@ -20,6 +22,9 @@ use crate::{
     url::Target,
     wait::Waiters,
 };
+
+/// What the server's keys begin with if nothing else is said.
+const DEFAULT_PREFIX: &str = "idem";
 
 /// How long an operation may take if nothing else is said.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -34,11 +39,12 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Builder {
     url: String,
     ca_file: Option<PathBuf>,
-    prefix: String,
+    prefix: Option<String>,
     clock: Option<ManualClock>,
     timeout: Duration,
     min_replicas: Option<NonZeroU32>,
     accepts_eviction: bool,
+    attempts: u32,
 }
 
 impl Builder {
@@ -46,18 +52,19 @@ impl Builder {
         Self {
             url: url.into(),
             ca_file: None,
-            prefix: "idem".into(),
+            prefix: None,
             clock: None,
             timeout: DEFAULT_TIMEOUT,
             min_replicas: None,
             accepts_eviction: false,
+            attempts: 3,
         }
     }
 
     /// What the server's keys of this store begin with: `idem` if nothing else is said. 1 to 64 letters, digits, `_`,
-    /// `-`, `.` and `:`. Two prefixes are two stores.
+    /// `-`, `.` and `:`. Two prefixes are two stores. The URL can say the same: `redis://…?prefix=PREFIX`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
+        self.prefix = Some(prefix.into());
         self
     }
 
@@ -71,7 +78,7 @@ impl Builder {
     /// How long an operation may take before it is an error of kind unavailable: more than zero, and at most a minute (a
     /// longer time means a minute). 2 seconds if nothing else is said.
     ///
-    /// A command that took too long may still be applied later, within about as much time again.
+    /// A command that took too long may still be applied later: see [what the store promises](crate#what-it-promises).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.min(MAX_TIMEOUT);
         self
@@ -100,6 +107,14 @@ impl Builder {
         self
     }
 
+    /// How often a command is sent whose reply is lost: 3 times if nothing else is said. Every command bears it, so there is
+    /// nothing to gain from fewer; tests show that nothing hangs on it either.
+    #[doc(hidden)]
+    pub fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts;
+        self
+    }
+
     /// Sets the store up. Nothing is connected before its first operation, so that a service can start while its server
     /// does not run.
     ///
@@ -110,11 +125,18 @@ impl Builder {
         if self.timeout.is_zero() {
             return Err(OpenError::NoTime);
         }
-        let names = Names::new(&self.prefix)?;
         let target = Target::parse(&self.url)?;
+        let names = Names::new(self.prefix.or(target.prefix).as_deref().unwrap_or(DEFAULT_PREFIX))?;
         let mut config = target.config;
+        let tls_name = tls_name(&config).filter(|_| target.uses_tls);
+        let ca_file = self.ca_file.or(target.ca_file);
+        if ca_file.is_some() && !target.uses_tls {
+            let problem = "certificates are named (Builder::ca_file, sslrootcert), but the URL asks for no TLS; write \
+                           rediss://, rediss-cluster:// or rediss-sentinel://";
+            return Err(OpenError::Tls { problem: problem.into() });
+        }
         if target.uses_tls {
-            config.tls = Some(tls::config(self.ca_file.or(target.ca_file).as_deref())?);
+            config.tls = Some(tls::config(ca_file.as_deref(), tls_name.clone())?);
         }
         let timeout = self.timeout;
         let mut once = FredBuilder::from_config(config.clone());
@@ -129,7 +151,7 @@ impl Builder {
                 connection.internal_command_timeout = timeout;
                 connection.reconnect_on_auth_error = true;
                 // Every command bears being sent again.
-                connection.max_command_attempts = 3;
+                connection.max_command_attempts = self.attempts;
                 connection.max_command_buffer_len = QUEUE;
                 connection.unresponsive = UnresponsiveConfig {
                     max_timeout: Some(timeout),
@@ -139,12 +161,14 @@ impl Builder {
             builder.with_performance_config(|performance| performance.default_command_timeout = timeout);
         }
         let failed = |error: fred::error::Error| OpenError::Client { problem: error.to_string() };
-        let client = builder.build().map_err(failed)?;
         let listening = builder.build_subscriber_client().map_err(failed)?;
+        let make = NodeClients { builder, tls_name: tls_name.clone() };
+        let nodes = nodes(make, timeout).map_err(failed)?;
+        let once = NodeClients { builder: once, tls_name };
         let replicas = self.min_replicas.map(|at_least| Replicas::new(at_least.get(), timeout, once));
         let waiters = Waiters::new();
         Ok(RedisStore::of(Parts {
-            link: Link::new(client, timeout, replicas),
+            link: Link::new(nodes, timeout, replicas),
             listener: Listener::new(listening, names.channel(), Arc::clone(&waiters), timeout),
             waiters,
             names,
@@ -163,6 +187,22 @@ impl Builder {
         idem_core::Store::check(&store).await?;
         Ok(store)
     }
+}
+
+/// Nodes of a cluster tell each other's addresses. Where the URL has a name, their certificates must be for that.
+fn tls_name(config: &Config) -> Option<String> {
+    let ServerConfig::Clustered { hosts, .. } = &config.server else { return None };
+    hosts.iter().map(|node| node.host.to_string()).find(|host| host.parse::<IpAddr>().is_err())
+}
+
+/// What the configuration of a client is about.
+fn nodes(make: NodeClients, timeout: Duration) -> Result<Nodes, fred::error::Error> {
+    let config = make.builder.get_config().cloned().unwrap_or_default();
+    Ok(match config.server {
+        ServerConfig::Centralized { .. } => Nodes::One(Arc::new(Line::new(make.builder.build()?, timeout))),
+        ServerConfig::Sentinel { .. } => Nodes::One(Arc::new(Line::by_sentinels(make, timeout)?)),
+        ServerConfig::Clustered { hosts, .. } => Nodes::Several(Directory::new(make, hosts, timeout)),
+    })
 }
 
 impl std::fmt::Debug for Builder {
@@ -186,6 +226,18 @@ pub enum OpenError {
          redis-cluster://HOST:PORT?node=HOST:PORT or redis-sentinel://HOST:PORT?sentinelServiceName=NAME"
     )]
     Url,
+    /// The URL has a parameter that there is not. Its value is not shown.
+    #[error(
+        "the Redis URL has a parameter {name:?} that there is not; write prefix, sslrootcert, node, sentinelServiceName, \
+         sentinelUsername or sentinelPassword"
+    )]
+    Parameter {
+        /// Its name, 64 characters at most.
+        name: String,
+    },
+    /// The URL of a cluster names a database by number.
+    #[error("a cluster has no databases by number; leave /NUMBER out of the Redis URL")]
+    ClusterDatabase,
     /// The prefix is none.
     #[error("the prefix {prefix:?} is not 1 to 64 letters, digits, '_', '-', '.' and ':'")]
     Prefix {

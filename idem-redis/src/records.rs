@@ -12,7 +12,7 @@
 //! | 4, 4 | number, lapses |
 //! | 16 | token |
 //! | 6 × 8 | base, ttl, lease end, claimed, settled, expiry |
-//! | 2 + n | fingerprint |
+//! | 4 + n | fingerprint |
 //! | rest | done: the response; else 2: how many checkpoints, and for each 2 + n name, 4 + n value |
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -42,7 +42,7 @@ pub(crate) struct Stored {
 /// A record as a value that is written at `now`, and for how long.
 pub(crate) fn encode(record: &Record, now: Timestamp, ttl: i64) -> Bytes {
     let fingerprint = record.fingerprint.as_ref().map_or(&[][..], Fingerprint::as_bytes);
-    let mut out = BytesMut::with_capacity(HEAD + 2 + fingerprint.len() + 64);
+    let mut out = BytesMut::with_capacity(HEAD + 4 + fingerprint.len() + 64);
     out.put_slice(&[MAGIC, FORMAT]);
     out.put_u8(match record.state {
         State::InProgress => b'p',
@@ -71,9 +71,8 @@ pub(crate) fn encode(record: &Record, now: Timestamp, ttl: i64) -> Bytes {
     {
         out.put_i64(clamped(instant));
     }
-    // A fingerprint has 255 parts of 255 bytes at most, which is too long by a little; none is ever made so.
-    out.put_u16(u16::try_from(fingerprint.len()).unwrap_or(u16::MAX));
-    out.put_slice(&fingerprint[..fingerprint.len().min(usize::from(u16::MAX))]);
+    out.put_u32(u32::try_from(fingerprint.len()).unwrap_or(u32::MAX));
+    out.put_slice(fingerprint);
     match &record.state {
         State::Done(response) => out.put_slice(&response.encode()),
         _ => put_checkpoints(&record.checkpoints, &mut out),
@@ -91,9 +90,10 @@ fn put_checkpoints(checkpoints: &Checkpoints, out: &mut BytesMut) {
     }
 }
 
-/// For how long a value stays that is written at `now`, in milliseconds; at least one.
+/// For how long a value stays that is written at `now`, in milliseconds; at least one. The server shows it for the
+/// millisecond in which nothing is left too, which would be one too many.
 pub(crate) fn time_to_live(record: &Record, now: Timestamp) -> i64 {
-    (clamped(record.expiry) - clamped(now)).clamp(1, FOREVER)
+    (clamped(record.expiry) - clamped(now) - 1).clamp(1, FOREVER)
 }
 
 pub(crate) fn clamped(instant: Timestamp) -> i64 {
@@ -125,7 +125,7 @@ pub(crate) fn decode(value: Bytes) -> Result<Stored, DecodeError> {
     let claimed = instant(rest.i64()?);
     let settled = instant(rest.i64()?);
     let expiry = instant(rest.i64()?);
-    let length = usize::from(rest.u16()?);
+    let length = usize::try_from(rest.u32()?).unwrap_or(usize::MAX);
     let fingerprint = match rest.take(length)? {
         none if none.is_empty() => None,
         stored => Some(Fingerprint::from_bytes(&stored).map_err(|error| match error {

@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use fred::types::Value;
 use idem_core::{
     AttemptId, Checkpoint, Checkpointed, Claim, ClaimRow, Fenced, Key, Lapsed, Owner, Record, Resolve, Response,
-    Retention, Scope, Snapshot, State, Store, StoreError, StoreErrorKind, Timestamp, TokenReused, async_trait,
+    Retention, Scope, Snapshot, Store, StoreError, StoreErrorKind, Timestamp, TokenReused, async_trait,
     machine::{self, Decision, Verdict},
 };
 use tokio::time::sleep;
@@ -64,7 +64,7 @@ impl RedisStore {
     /// `redis://USER:PASSWORD@HOST:PORT/DATABASE`, `rediss://` for TLS (rustls, with the authorities that the system
     /// trusts, or those in a PEM file, `?sslrootcert=PATH`), `redis-cluster://HOST:PORT?node=HOST:PORT&…` and
     /// `redis-sentinel://HOST:PORT?sentinelServiceName=NAME&node=HOST:PORT&…`, each also with `rediss`.
-    /// `valkey` may stand for `redis`.
+    /// `valkey` may stand for `redis`. `?prefix=PREFIX` is [`Builder::prefix`].
     ///
     /// # Errors
     ///
@@ -114,8 +114,18 @@ impl RedisStore {
         scope: &Scope,
         key: &Key,
     ) -> Result<Option<Seen>, StoreError> {
+        self.look_with(operation, scope, key, Vec::new()).await
+    }
+
+    pub(crate) async fn look_with(
+        &self,
+        operation: &'static str,
+        scope: &Scope,
+        key: &Key,
+        arguments: Vec<Value>,
+    ) -> Result<Option<Seen>, StoreError> {
         let Inner { link, scripts, .. } = &*self.inner;
-        match link.script(operation, &scripts.look, &self.call(scope, key), Vec::new()).await? {
+        match link.script(operation, &scripts.look, &self.call(scope, key), arguments).await? {
             Reply::Found { value, now } => {
                 let stored = self.stored(&value, operation)?;
                 Ok(Some(Seen { value, stored, now }))
@@ -259,17 +269,15 @@ impl RedisStore {
     async fn learn(&self, operation: &'static str, key: &str) -> Result<(), StoreError> {
         let clock = &self.inner.clock;
         if !clock.is_known() {
-            // The first look may have waited for the connection, and tells little.
-            self.look_at_clock(operation, Some(key)).await?;
-            self.look_at_clock(operation, Some(key)).await?;
-        } else if clock.is_old() {
+            self.look_at_clock(operation, key).await?;
+        } else if clock.should_look_again() {
             let (store, key) = (self.clone(), key.to_owned());
-            tokio::spawn(async move { store.look_at_clock(operation, Some(&key)).await });
+            tokio::spawn(async move { store.look_at_clock(operation, &key).await });
         }
         Ok(())
     }
 
-    pub(crate) async fn look_at_clock(&self, operation: &'static str, key: Option<&str>) -> Result<(), StoreError> {
+    pub(crate) async fn look_at_clock(&self, operation: &'static str, key: &str) -> Result<(), StoreError> {
         let showed = self.inner.link.time(operation, key).await?;
         self.inner.clock.learn(showed);
         Ok(())
@@ -298,33 +306,31 @@ impl RedisStore {
     /// decide once the lease is over, and that is written if it is.
     async fn judge_unasked(&self, claim: &Claim, value: Bytes, stored: Stored) -> Result<Option<ClaimRow>, StoreError> {
         let record = &stored.record;
-        let before = Timestamp::from_millis(record.lease_end.as_millis().saturating_sub(1));
-        let verdict = decided(machine::claim(Some(record), claim, before))?;
+        // What is there is live, whatever the client takes for now.
+        let last = just_before(record.expiry);
+        let leased = just_before(record.lease_end).min(last);
+        let verdict = decided(machine::claim(Some(record), claim, leased))?;
         let needs_clock = matches!(verdict.answer, Verdict::Conflict { .. });
         if !needs_clock && verdict.write.is_none() {
             return Ok(Some(ClaimRow::Found { record: stored.record, now: None }));
         }
         // The lease of a claim that is repeated goes on from now, which must not be guessed. And where claims wait for
         // replicas, one that may have nothing to write does not queue up with them.
-        let looks = record.token == claim.token() || (needs_clock && self.inner.link.replicas.is_some());
+        let waits = needs_clock && self.inner.link.replicas.is_some();
+        let looks = record.token == claim.token() || waits || (needs_clock && last < record.lease_end);
         if looks {
             let Some(seen) = self.look("claim", claim.scope(), claim.key()).await? else { return Ok(None) };
             return self.judge(claim, seen.value, seen.stored, seen.now).await;
         }
         // What it becomes begins a time to live of its own, so it is enough to be about right with this.
-        let now = match record.state {
-            State::InProgress => self.inner.clock.shows().max(record.lease_end),
-            _ => self.inner.clock.shows(),
-        };
+        let shown = self.inner.clock.shows().min(last);
+        let now = if needs_clock { shown.max(record.lease_end) } else { shown };
         let Some(next) = decided(machine::claim(Some(record), claim, now))?.write else {
             // Under hold, or at its lapse limit: how long it is until then is all that is asked.
             let Some(seen) = self.look("claim", claim.scope(), claim.key()).await? else { return Ok(None) };
             return self.judge(claim, seen.value, seen.stored, seen.now).await;
         };
-        let not_before = match record.state {
-            State::InProgress => record.lease_end,
-            _ => Timestamp::MIN,
-        };
+        let not_before = if needs_clock { record.lease_end } else { Timestamp::MIN };
         let call = self.ending(claim.scope(), claim.key());
         match self.swap("claim", &call, (&value, &stored), (&next, now), Some(not_before)).await? {
             Reply::Written => Ok(Some(ClaimRow::Written(next))),
@@ -357,6 +363,10 @@ pub(crate) struct Seen {
     pub(crate) value: Bytes,
     pub(crate) stored: Stored,
     pub(crate) now: Timestamp,
+}
+
+fn just_before(end: Timestamp) -> Timestamp {
+    Timestamp::from_millis(end.as_millis().saturating_sub(1))
 }
 
 fn decided(decision: Result<Decision<Verdict>, TokenReused>) -> Result<Decision<Verdict>, StoreError> {
@@ -517,6 +527,7 @@ impl wait::Help for Waiting<'_> {
     }
 
     async fn listen(&self) -> bool {
-        self.store.inner.listener.hears().await
+        let Inner { listener, link, .. } = &*self.store.inner;
+        listener.listen("wait", link).await.is_ok()
     }
 }

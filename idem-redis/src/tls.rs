@@ -11,14 +11,18 @@ use rustls::{
 
 use crate::OpenError;
 
-/// Trusts the authorities in the file, or those that the system trusts.
-pub(crate) fn config(ca_file: Option<&Path>) -> Result<TlsConfig, OpenError> {
+/// Trusts the authorities in the file, or those that the system trusts. Certificates of nodes of a cluster that are known
+/// by their addresses must be for the name, if there is one.
+pub(crate) fn config(ca_file: Option<&Path>, name: Option<String>) -> Result<TlsConfig, OpenError> {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| OpenError::Tls { problem: error.to_string() })?
         .with_root_certificates(roots(ca_file)?)
         .with_no_client_auth();
-    Ok(TlsConfig { connector: TlsConnector::from(config), hostnames: TlsHostMapping::Custom(Arc::new(NamedByUrl)) })
+    Ok(TlsConfig {
+        connector: TlsConnector::from(config),
+        hostnames: TlsHostMapping::Custom(Arc::new(NamedByUrl(name))),
+    })
 }
 
 fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, OpenError> {
@@ -50,10 +54,10 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, OpenError> {
 
 /// Nodes of a cluster tell each other's addresses. Where the URL has a name, their certificates must be for that.
 #[derive(Debug)]
-struct NamedByUrl;
+struct NamedByUrl(Option<String>);
 
 impl HostMapping for NamedByUrl {
-    fn map(&self, _ip: &IpAddr, default_host: &str) -> Option<String> {
-        default_host.parse::<IpAddr>().is_err().then(|| default_host.into())
+    fn map(&self, _ip: &IpAddr, _default_host: &str) -> Option<String> {
+        self.0.clone()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fred::types::config::Config;
+use fred::types::config::{Config, ServerConfig};
 
 use crate::OpenError;
 
@@ -21,12 +21,17 @@ const SCHEMES: [(&str, bool); 12] = [
     ("valkeys-sentinel://", true),
 ];
 
+/// The parameters that the client reads.
+const PASSED_ON: [&str; 4] = ["node", "sentinelServiceName", "sentinelUsername", "sentinelPassword"];
+
 /// A URL, read.
 pub(crate) struct Target {
     pub(crate) config: Config,
     pub(crate) uses_tls: bool,
     /// Whose certificates to trust, if it says so (`sslrootcert`).
     pub(crate) ca_file: Option<PathBuf>,
+    /// What the server's keys begin with, if it says so (`prefix`).
+    pub(crate) prefix: Option<String>,
 }
 
 impl Target {
@@ -38,16 +43,24 @@ impl Target {
         let plain_scheme = scheme.replacen("s-", "-", 1).replacen("s:", ":", 1);
         let plain_scheme = if *uses_tls { plain_scheme } else { (*scheme).into() };
         let (base, query) = url[scheme.len()..].split_once('?').unwrap_or((&url[scheme.len()..], ""));
-        let (mut rest, mut ca_file) = (Vec::new(), None);
+        let (mut rest, mut ca_file, mut prefix) = (Vec::new(), None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=') {
-                Some(("sslrootcert", path)) => ca_file = Some(PathBuf::from(unescape(path)?)),
-                _ => rest.push(pair),
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match name {
+                "sslrootcert" => ca_file = Some(PathBuf::from(unescape(value)?)),
+                "prefix" => prefix = Some(unescape(value)?),
+                _ if PASSED_ON.contains(&name) => rest.push(pair),
+                other => return Err(OpenError::Parameter { name: other.chars().take(64).collect() }),
             }
         }
         let plain = format!("{plain_scheme}{base}?{}", rest.join("&"));
         let config = Config::from_url(&plain).map_err(|_| OpenError::Url)?;
-        Ok(Self { config, uses_tls: *uses_tls, ca_file })
+        // The client would leave it out without a word.
+        let path = base.split_once('/').map_or("", |(_, path)| path);
+        if matches!(config.server, ServerConfig::Clustered { .. }) && !matches!(path, "" | "0") {
+            return Err(OpenError::ClusterDatabase);
+        }
+        Ok(Self { config, uses_tls: *uses_tls, ca_file, prefix })
     }
 }
 
@@ -70,17 +83,18 @@ fn unescape(value: &str) -> Result<String, OpenError> {
 
 #[cfg(test)]
 mod tests {
-    use fred::types::config::ServerConfig;
-
     use super::*;
 
     #[test]
     fn every_scheme_is_what_it_says() {
         for (scheme, uses_tls) in SCHEMES {
-            let url = format!("{scheme}u:p%40w@h:7000?node=g:7001&sentinelServiceName=s&sslrootcert=/a%20b/ca.pem");
+            let url = format!(
+                "{scheme}u:p%40w@h:7000?node=g:7001&sentinelServiceName=s&sslrootcert=/a%20b/ca.pem&prefix=a%3Ab"
+            );
             let target = Target::parse(&url).unwrap_or_else(|_| panic!("{scheme}"));
             assert_eq!(target.uses_tls, uses_tls, "{scheme}");
             assert_eq!(target.ca_file, Some(PathBuf::from("/a b/ca.pem")), "{scheme}");
+            assert_eq!(target.prefix.as_deref(), Some("a:b"), "{scheme}");
             assert_eq!(target.config.username.as_deref(), Some("u"));
             assert_eq!(target.config.password.as_deref(), Some("p@w"));
             assert!(target.config.tls.is_none());

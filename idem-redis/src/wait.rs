@@ -1,12 +1,12 @@
 //! Waiting until an attempt is no longer in progress.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use idem_core::{AttemptId, Key, Scope, Snapshot, State, StoreError};
 use sha2::{Digest, Sha256};
 use tokio::{
     sync::Notify,
-    time::{Instant, timeout},
+    time::{Instant, sleep},
 };
 
 /// How often a wait looks by itself where nobody wakes it.
@@ -67,7 +67,8 @@ impl Waiters {
         help: &impl Help,
     ) -> Result<Option<Snapshot>, StoreError> {
         let end = Instant::now().checked_add(at_most);
-        let mut poll = None;
+        let mut listening = pin!(help.listen());
+        let mut hears = None;
         loop {
             // Hears from here on, awaited or not, and looks then, or what happens in between would be missed.
             let woken = self.bell(bell).notified();
@@ -76,13 +77,14 @@ impl Waiters {
             if !is_in_progress(snapshot.as_ref(), seen) || left.is_zero() {
                 return Ok(snapshot);
             }
-            let Some(poll) = poll else {
-                // The attempt may have ended before the server knew that someone listens, so another look follows.
-                poll = Some(if help.listen().await { POLL_BEHIND_NOTIFICATIONS } else { POLL });
-                continue;
-            };
-            // Either way the next step is to look.
-            let _ = timeout(left.min(poll), woken).await;
+            let poll = if hears == Some(true) { POLL_BEHIND_NOTIFICATIONS } else { POLL };
+            // In any case the next step is to look: the attempt may have ended before the server knew that someone
+            // listens.
+            tokio::select! {
+                () = woken => {}
+                heard = &mut listening, if hears.is_none() => hears = Some(heard),
+                () = sleep(left.min(poll)) => {}
+            }
         }
     }
 }

@@ -4,16 +4,15 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use futures_util::future::join;
 use idem_core::{Answer, Checkpoint, Claim, Fenced, OnLapse, Resolve, Store};
 use test_servers::{Proxy, redis};
-use tokio::time::sleep;
+use tokio::{sync::Barrier, time::sleep};
 
 use crate::common::{
-    LEASE, Place, claim, claim_of, complete, fingerprint, granted, key, own, record, response, retention, rounds,
-    scope, token, word,
+    LEASE, Place, claim, claim_of, complete, fingerprint, granted, key, own, record, response, retention, scope, token,
+    word,
 };
 
 // case 004
@@ -21,20 +20,31 @@ use crate::common::{
 async fn of_two_claims_at_a_time_one_owns_the_key_and_the_servers_value_is_its() {
     let place = Place::new("race");
     let stores = [place.open().await, place.open().await];
-    for round in 0..rounds(300, 1_000) {
+    let mut wins = [0, 0];
+    for round in 0..1_000 {
         let name = format!("k-{round}");
         let claims = [claim_of(&name), claim_of(&name)];
-        let race = join(tokio::spawn(race(&stores[0], &claims[0])), tokio::spawn(race(&stores[1], &claims[1]))).await;
-        let answers = [race.0.unwrap(), race.1.unwrap()];
+        let barrier = Arc::new(Barrier::new(2));
+        let [one, other] = [0, 1].map(|at| tokio::spawn(race(&stores[at], &claims[at], &barrier)));
+        let answers = [one.await.unwrap(), other.await.unwrap()];
         let winner = answers.iter().position(|answer| word(answer) == "Claimed").expect("one of them owns it");
         assert_eq!(word(&answers[1 - winner]), "Conflict");
         assert_eq!(record(&stores[0], &name).await.unwrap().token, claims[winner].token());
+        wins[winner] += 1;
     }
+    assert!(wins.iter().all(|wins| *wins > 0), "they never met: {wins:?}");
 }
 
-fn race(store: &idem_redis::RedisStore, claim: &Claim) -> impl Future<Output = Answer> + Send + 'static {
-    let (store, claim) = (store.clone(), claim.clone());
-    async move { idem_core::claim(&store, &claim).await.unwrap() }
+fn race(
+    store: &idem_redis::RedisStore,
+    claim: &Claim,
+    barrier: &Arc<Barrier>,
+) -> impl Future<Output = Answer> + Send + 'static {
+    let (store, claim, barrier) = (store.clone(), claim.clone(), Arc::clone(barrier));
+    async move {
+        barrier.wait().await;
+        idem_core::claim(&store, &claim).await.unwrap()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,13 +6,15 @@ mod common;
 
 use std::{
     io::Write,
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use idem_core::{Store, StoreErrorKind};
 use idem_redis::{OpenError, RedisStore};
-use test_servers::{PrivateRedis, RedisSentinel, RedisSettings, redis};
+use test_servers::{PrivateRedis, RedisCluster, RedisSentinel, RedisSettings, redis};
 
 use crate::common::{PATIENCE, claim_of, own};
 
@@ -56,6 +58,33 @@ async fn settings_that_can_not_be_are_refused_when_it_is_built() {
     let built = RedisStore::builder("rediss://h").ca_file("/no/such/file").build();
     let Err(error @ OpenError::Tls { .. }) = built else { panic!("it was built") };
     assert!(error.to_string().contains("/no/such/file"), "{error}");
+    // Whoever names an authority believes that there is TLS.
+    for built in [
+        RedisStore::builder("redis://h").ca_file("/ca.pem").build(),
+        RedisStore::builder("redis-cluster://h?sslrootcert=/ca.pem").build(),
+    ] {
+        let Err(error @ OpenError::Tls { .. }) = built else { panic!("it was built") };
+        assert!(error.to_string().contains("rediss://"), "{error}");
+    }
+    let built = RedisStore::builder("redis://u:hunter2@h?sslrotcert=hunter2").build();
+    let Err(error @ OpenError::Parameter { .. }) = built else { panic!("it was built") };
+    assert!(error.to_string().contains("sslrotcert") && !format!("{error} {error:?}").contains("hunter2"), "{error}");
+    let built = RedisStore::builder("redis-cluster://h/5").build();
+    assert!(matches!(built, Err(OpenError::ClusterDatabase)));
+    assert!(RedisStore::builder("redis-cluster://h/0?").build().is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefix_is_the_urls_or_the_builders_which_counts_more() {
+    let (one, other) = (redis().prefix(), redis().prefix());
+    let url = format!("{}?prefix={one}", redis().url());
+    let records = |prefix: &str| redis().command(&["EXISTS", &format!("{prefix}:r:tenant-7:k")]).integer();
+    own(&RedisStore::connect(&url).await.unwrap(), &claim_of("k")).await;
+    assert_eq!((records(&one), records(&other)), (1, 0));
+    own(&RedisStore::builder(&url).prefix(&other).connect().await.unwrap(), &claim_of("k")).await;
+    assert_eq!((records(&one), records(&other)), (1, 1));
+    let built = RedisStore::builder(&format!("{}?prefix=a%7Bb%7D", redis().url())).build();
+    assert!(matches!(built, Err(OpenError::Prefix { .. })));
 }
 
 #[tokio::test]
@@ -84,18 +113,75 @@ async fn a_wrong_password_is_a_setting_to_mend_and_never_shown() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_that_are_missing_are_named() {
+    const LIMIT: Duration = Duration::from_secs(10);
     let rules = "~idem:* &idem:* +set +get +del +pttl +eval +evalsha +scan +publish +subscribe +info +time +wait";
+    let without: Vec<String> = rules
+        .split(' ')
+        .map(|right| rules.split(' ').filter(|other| *other != right).collect::<Vec<_>>().join(" "))
+        .collect();
     let settings = RedisSettings::new().user("all", "pw", rules);
-    let settings = settings.user("no_channel", "pw", &rules.replace("&idem:*", ""));
-    let settings = settings.user("no_scripts", "pw", &rules.replace("+eval +evalsha", ""));
     let settings = settings.user("other_keys", "pw", &rules.replace("~idem:*", "~other:*"));
+    let settings = settings.user("numbered", "pw", &format!("{rules} +select"));
+    let settings = without
+        .iter()
+        .enumerate()
+        .fold(settings, |settings, (number, rules)| settings.user(&format!("without_{number}"), "pw", rules));
     let server = PrivateRedis::start(settings);
+    let _replica = server.replica();
     let url = |user: &str| format!("redis://{user}:pw@127.0.0.1:{}", server.port());
-    let store = RedisStore::connect(&url("all")).await.unwrap();
-    common::complete(&store, &own(&store, &claim_of("k")).await).await;
-    for user in ["no_channel", "no_scripts", "other_keys"] {
-        let shown = refused(&url(user)).await;
+    let builder = |user: &str| RedisStore::builder(&url(user)).min_replicas(NonZeroU32::MIN).timeout(LIMIT);
+    let works = async |store: RedisStore| {
+        let owner = own(&store, &claim_of("k")).await;
+        store.wait(&common::scope(), &common::key("k"), owner.attempt(), Duration::ZERO).await.unwrap();
+        store.release(&owner).await.unwrap();
+        common::complete(&store, &own(&store, &claim_of("k")).await).await;
+        store.lapsed(None, NonZeroUsize::MIN).await.unwrap();
+        assert_eq!(store.purge(&common::scope(), NonZeroUsize::MIN).await.unwrap(), 1);
+    };
+    works(builder("all").connect().await.unwrap()).await;
+    works(RedisStore::connect(&format!("{}/3", url("numbered"))).await.unwrap()).await;
+    for user in (0..without.len()).map(|number| format!("without_{number}")).chain(["other_keys".into()]) {
+        let Err(OpenError::Store(error)) = builder(&user).connect().await else {
+            panic!("{user} was connected: {:?}", without)
+        };
+        let shown = error.to_string();
+        if user == "without_10" {
+            // The client does not tell what the server says to this one.
+            assert!(shown.contains("did not come back") && shown.contains("+subscribe"), "{user}: {shown}");
+            continue;
+        }
+        assert_eq!(error.kind(), StoreErrorKind::Configuration, "{user}: {shown}");
         assert!(shown.contains("lacks rights"), "{user}: {shown}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_cluster_the_rights_are_tried_on_every_master() {
+    let cluster = RedisCluster::start(3, 0);
+    let rules = "on >pw ~idem:* &idem:* +set +get +del +pttl +eval +evalsha +scan +publish +subscribe +info +time +wait \
+                 +cluster +asking";
+    for (number, node) in cluster.nodes().iter().enumerate() {
+        let rules = if number == 2 { rules.replace("+pttl ", "") } else { rules.into() };
+        let words: Vec<&str> = ["ACL", "SETUSER", "app"].into_iter().chain(rules.split(' ')).collect();
+        node.command(&words);
+    }
+    let url = cluster.url().replace("redis-cluster://", "redis-cluster://app:pw@");
+    let shown = refused(&url).await;
+    assert!(shown.contains("lacks rights"), "{shown}");
+    cluster.nodes()[2].command(&["ACL", "SETUSER", "app", "+pttl"]);
+    let store = RedisStore::connect(&url).await.unwrap();
+    for number in 0..20 {
+        let owner = own(&store, &claim_of(&format!("k-{number}"))).await;
+        common::complete(&store, &owner).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_a_cluster_is_refused_where_the_url_is_of_a_single_server() {
+    let cluster = RedisCluster::start(3, 0);
+    for node in cluster.nodes() {
+        let shown = refused(&node.url()).await;
+        assert!(shown.contains("redis-cluster://"), "{shown}");
     }
 }
 
@@ -164,6 +250,68 @@ async fn tls_takes_a_certificate_of_a_trusted_authority_for_the_host_of_the_url_
         assert!(error.to_string().contains("certificate"), "{url}: {error}");
     }
     assert!(RedisStore::builder(&right.localhost_tls_url()).timeout(limit).connect().await.is_err());
+}
+
+/// That a URL is refused for the certificate of what it names.
+async fn assert_not_trusted(url: &str, ca_file: PathBuf) {
+    let opened = RedisStore::builder(url).ca_file(ca_file).timeout(Duration::from_secs(2)).connect().await;
+    let Err(OpenError::Store(error)) = opened else { panic!("{url} was connected") };
+    assert!(error.to_string().contains("certificate"), "{url}: {error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_nodes_of_a_cluster_are_reached_through_tls_and_must_be_for_the_host_of_the_url() {
+    let cluster = RedisCluster::start_with(RedisSettings::new().password("pw").tls("localhost"), 3, 1);
+    let ca_file = cluster.nodes()[0].ca_file();
+    let builder = |url: &str| RedisStore::builder(url).ca_file(&ca_file).timeout(PATIENCE);
+    let store = builder(&cluster.localhost_tls_url()).connect().await.unwrap();
+    let mut owners = Vec::new();
+    for number in 0..30 {
+        owners.push(own(&store, &claim_of(&format!("k-{number}"))).await);
+    }
+    let kept = |node: &PrivateRedis| node.command(&["DBSIZE"]).integer();
+    assert!(cluster.nodes()[..3].iter().all(|node| kept(node) > 0));
+    // What a node that was promoted is called is known from the other nodes' word.
+    let name = "idem:r:tenant-7:k-0";
+    tokio::task::block_in_place(|| {
+        cluster.owner(name).await_replica(cluster.replica_of(name));
+        cluster.failover(name);
+    });
+    for owner in &owners {
+        common::complete(&store, owner).await;
+    }
+    let claims = builder(&cluster.localhost_tls_url()).min_replicas(NonZeroU32::MIN).connect().await.unwrap();
+    own(&claims, &claim_of("acknowledged")).await;
+
+    // Another host's certificates; an authority that nobody trusts.
+    let by_address = cluster.localhost_tls_url().replace("localhost", "127.0.0.1");
+    assert_not_trusted(&by_address, ca_file.clone()).await;
+    let stranger = PrivateRedis::start(RedisSettings::new().tls("localhost"));
+    assert_not_trusted(&cluster.localhost_tls_url(), stranger.ca_file()).await;
+    let elsewhere = RedisCluster::start_with(RedisSettings::new().tls("elsewhere.example"), 1, 0);
+    assert_not_trusted(&elsewhere.localhost_tls_url(), elsewhere.nodes()[0].ca_file()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_and_the_primary_that_they_name_are_reached_through_tls() {
+    // They name it by its address.
+    let servers = RedisSentinel::start_with(RedisSettings::new().password("pw").tls("127.0.0.1"));
+    let [primary, replica] = servers.nodes();
+    let ca_file = primary.ca_file();
+    let store = RedisStore::builder(&servers.tls_url()).ca_file(&ca_file).timeout(PATIENCE).connect().await.unwrap();
+    let owner = own(&store, &claim_of("k")).await;
+    assert!(primary.command(&["PTTL", "idem:r:tenant-7:k"]).integer() > 0);
+    tokio::task::block_in_place(|| {
+        primary.await_replica(replica);
+        primary.kill();
+        servers.await_failover(primary);
+    });
+    common::eventually("the new primary is found", async || store.check().await.is_ok()).await;
+    common::complete(&store, &owner).await;
+    let stranger = PrivateRedis::start(RedisSettings::new().tls("127.0.0.1"));
+    assert_not_trusted(&servers.tls_url(), stranger.ca_file()).await;
+    let elsewhere = RedisSentinel::start_with(RedisSettings::new().tls("elsewhere.example"));
+    assert_not_trusted(&elsewhere.tls_url(), elsewhere.nodes()[0].ca_file()).await;
 }
 
 #[derive(Clone, Default)]

@@ -14,7 +14,9 @@ use idem_redis::RedisStore;
 use test_servers::{PrivateRedis, RedisSettings, redis};
 use tokio::time::sleep;
 
-use crate::common::{Place, claim, claim_of, granted, key, own, record, response, retention, scope, token, word};
+use crate::common::{
+    Place, claim, claim_of, complete, granted, key, own, record, response, retention, scope, token, word,
+};
 
 const LEASE: Duration = Duration::from_secs(1);
 
@@ -186,6 +188,84 @@ async fn the_longest_durations_are_kept() {
     let found = record(&store, "k").await.unwrap();
     assert_eq!(found.state, State::Done(response()));
     assert!(redis().command(&["PTTL", &place.name("k")]).integer() > 0);
+}
+
+/// Writes a record as one whose instants were told by a clock that was behind by `millis`.
+fn set_back(place: &Place, name: &str, millis: i64) {
+    const INSTANTS: [usize; 5] = [28, 44, 52, 60, 68]; // base, lease end, claimed, settled, expiry
+    let mut value = redis().command(&["GET", &place.name(name)]).bytes().to_vec();
+    for at in INSTANTS {
+        let instant = i64::from_be_bytes(value[at..at + 8].try_into().unwrap()) - millis;
+        value[at..at + 8].copy_from_slice(&instant.to_be_bytes());
+    }
+    let name = place.name(name);
+    redis().command(&[b"SET", name.as_bytes(), &value, b"KEEPTTL"]);
+}
+
+// case 084
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_goes_on_however_far_its_instants_are_behind_what_a_client_takes_for_now() {
+    const DAYS: i64 = 10 * 24 * 60 * 60 * 1_000;
+    let place = Place::new("skewed");
+    let store = place.open().await;
+    for (name, skew) in [("behind", DAYS), ("ahead", -DAYS)] {
+        // Released: the next attempt is the second, and is told that it is a repeat.
+        let released = format!("{name} released");
+        let owner = own(&store, &claim_of(&released)).await;
+        let note = Checkpoint::new("step", "done").unwrap();
+        store.checkpoint(&owner, &note).await.unwrap();
+        store.release(&owner).await.unwrap();
+        set_back(&place, &released, skew);
+        let grant = granted(claim(&store, &claim_of(&released)).await);
+        assert_eq!((grant.number(), grant.is_repeat(), grant.checkpoints().is_empty()), (2, true, false), "{name}");
+        // Lapsed, held, in progress and done.
+        let lapsed = format!("{name} lapsed");
+        own(&store, &claim_of(&lapsed).with_lease(Duration::from_millis(1))).await;
+        sleep(Duration::from_millis(20)).await;
+        set_back(&place, &lapsed, skew);
+        assert_eq!(granted(claim(&store, &claim_of(&lapsed)).await).number(), 2, "{name}");
+        let held = format!("{name} held");
+        let short = Retention::new(Duration::from_secs(20)).with_held(Duration::from_secs(20));
+        let owner = own(&store, &claim_of(&held).with_lease(Duration::from_secs(60 * 60))).await;
+        store.hold(&owner, short).await.unwrap();
+        set_back(&place, &held, skew);
+        assert_eq!(word(&claim(&store, &claim_of(&held)).await), "Unknown", "{name}");
+        let leased = format!("{name} leased");
+        let owner = own(&store, &claim_of(&leased).with_lease(Duration::from_secs(60))).await;
+        set_back(&place, &leased, skew);
+        assert_eq!(word(&claim(&store, &claim_of(&leased)).await), "Conflict", "{name}");
+        complete(&store, &owner).await;
+        set_back(&place, &leased, skew);
+        assert_eq!(word(&claim(&store, &claim_of(&leased)).await), "Replay", "{name}");
+    }
+}
+
+/// The server shows a value in the millisecond of its end too; a record is over by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_is_over_at_its_end_and_not_a_millisecond_later() {
+    let place = Place::new("exactly");
+    let store = place.open().await;
+    for number in 0..20 {
+        let name = format!("k-{number}");
+        let hour = Duration::from_secs(60 * 60);
+        let owner = own(&store, &claim_of(&name).with_lease(LEASE).with_retention(Retention::new(hour))).await;
+        let claimed = store.read(&scope(), &key(&name)).await.unwrap().unwrap();
+        store.complete(&owner, &response(), Retention::new(hour)).await.unwrap();
+        let done = store.read(&scope(), &key(&name)).await.unwrap().unwrap();
+        for found in [claimed, done] {
+            let begun = found.record.settled.unwrap_or(found.record.claimed);
+            assert_eq!(found.record.expiry.since(begun), hour);
+        }
+        let left = redis().command(&["PTTL", &place.name(&name)]).integer();
+        let ends = redis().command(&["PEXPIRETIME", &place.name(&name)]).integer();
+        assert!(left < 60 * 60 * 1_000 && ends > 0);
+        let done = record(&store, &name).await.unwrap();
+        // The last instant at which the server shows it, by its own clock, is the last at which it is live.
+        let value = redis().command(&["GET", &place.name(&name)]);
+        let base = i64::from_be_bytes(value.bytes()[28..36].try_into().unwrap());
+        let ttl = i64::from_be_bytes(value.bytes()[36..44].try_into().unwrap());
+        assert_eq!(base + ttl, done.expiry.as_millis() - 1);
+    }
 }
 
 fn server_shows(server: &PrivateRedis) -> i64 {

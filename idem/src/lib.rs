@@ -33,6 +33,7 @@
 //! | `memory` (default) | `idem::memory`, and `memory:` in [`open`] |
 //! | `sqlite` | `idem::sqlite`, and `sqlite:PATH` in [`open`] |
 //! | `postgres` | `idem::postgres`, and `postgres://…` in [`open`] |
+//! | `redis` | `idem::redis`, and `redis://…` and its kin in [`open`] |
 //! | `tower` | `idem::tower` |
 //! | `axum` | `tower`, with the extractor for axum's handlers |
 
@@ -40,7 +41,7 @@ mod open;
 mod retention;
 
 /// Compiles the examples of the project's README.
-#[cfg(all(doctest, feature = "postgres", feature = "sqlite", feature = "axum"))]
+#[cfg(all(doctest, feature = "postgres", feature = "redis", feature = "sqlite", feature = "axum"))]
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
@@ -56,6 +57,8 @@ pub use idem_core::{
 pub use idem_memory as memory;
 #[cfg(feature = "postgres")]
 pub use idem_postgres as postgres;
+#[cfg(feature = "redis")]
+pub use idem_redis as redis;
 pub use idem_runner::{
     Answered, Attempt, Builder, Claimed, ConfigError, Counters, Idempotency, OnConflict, OnUnavailable, Outcome, Reply,
     Request, Running, Settle, SettlePolicy, Settled, StepError, Sweep,

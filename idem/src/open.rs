@@ -7,22 +7,40 @@ use idem_core::Store;
 /// A scheme that [`open`] knows.
 struct Scheme {
     name: &'static str,
-    /// Another spelling of it.
-    alias: Option<&'static str>,
+    /// Other spellings that lead to the same store, which knows what each of them means.
+    aliases: &'static [&'static str],
     /// The feature of this crate that it comes with.
     feature: &'static str,
     /// How a URL of this scheme is written.
     form: &'static str,
 }
 
-const SCHEMES: [Scheme; 3] = [
-    Scheme { name: "memory", alias: None, feature: "memory", form: "memory:" },
-    Scheme { name: "sqlite", alias: None, feature: "sqlite", form: "sqlite:PATH" },
+const SCHEMES: [Scheme; 4] = [
+    Scheme { name: "memory", aliases: &[], feature: "memory", form: "memory:" },
+    Scheme { name: "sqlite", aliases: &[], feature: "sqlite", form: "sqlite:PATH" },
     Scheme {
         name: "postgres",
-        alias: Some("postgresql"),
+        aliases: &["postgresql"],
         feature: "postgres",
         form: "postgres://USER:PASSWORD@HOST:PORT/DATABASE",
+    },
+    Scheme {
+        name: "redis",
+        aliases: &[
+            "rediss",
+            "redis-cluster",
+            "rediss-cluster",
+            "redis-sentinel",
+            "rediss-sentinel",
+            "valkey",
+            "valkeys",
+            "valkey-cluster",
+            "valkeys-cluster",
+            "valkey-sentinel",
+            "valkeys-sentinel",
+        ],
+        feature: "redis",
+        form: "redis://USER:PASSWORD@HOST:PORT",
     },
 ];
 
@@ -33,6 +51,9 @@ const SCHEMES: [Scheme; 3] = [
 /// | `memory:` | a new one in this process, shared with nobody | `memory` (default) |
 /// | `sqlite:PATH` | the SQLite file at `PATH`, which is made if it is not there | `sqlite` |
 /// | `postgres://USER:PASSWORD@HOST:PORT/DATABASE` | the table `public.idem_records` of a PostgreSQL database, which is made if it is not there | `postgres` |
+/// | `redis://USER:PASSWORD@HOST:PORT` | a Redis or Valkey server, under keys that begin with `idem` | `redis` |
+/// | `redis-cluster://HOST:PORT?node=HOST:PORT` | a cluster of them | `redis` |
+/// | `redis-sentinel://HOST:PORT?sentinelServiceName=NAME` | one that Sentinels watch | `redis` |
 ///
 /// `PATH` is everything behind the colon, as it is: relative or absolute, with no escapes and no parameters. Two slashes
 /// in front are taken as part of the scheme, so that `sqlite://data/idem.db` is the relative `data/idem.db` and
@@ -41,19 +62,23 @@ const SCHEMES: [Scheme; 3] = [
 /// A PostgreSQL URL may also begin with `postgresql://`, and may have parameters: `idem::postgres::PostgresStore::connect`
 /// lists them, and its builder has what a URL can't say.
 ///
+/// A Redis URL speaks TLS where its scheme has another `s` (`rediss://`, `rediss-cluster://`, `rediss-sentinel://`), and
+/// may say `valkey` for `redis` in any of them. `idem::redis::RedisStore::connect` lists the parameters, its builder has
+/// what a URL can't say, and **its documentation what Redis can lose**: read that before money depends on it.
+///
 /// Opening a file blocks the thread for as long as that takes: do it at start-up. **No server is connected to here**: that
-/// happens in the first operation, or in [`Store::check`], which makes the table too. Run that on the result before
+/// happens in the first operation, or in [`Store::check`], which makes a database's table too. Run that on the result before
 /// serving, whatever the store is.
 ///
 /// # Errors
 ///
 /// [`OpenError`] says which of its cases it is and what to do. It never shows more of a URL than its scheme, the names
-/// of parameters, and the path of a file.
+/// of parameters, the path of a file, and a prefix of keys.
 pub fn open(url: &str) -> Result<Arc<dyn Store>, OpenError> {
     let Some((name, rest)) = url.split_once(':').filter(|(name, _)| is_scheme(name)) else {
         return Err(OpenError::NotAUrl { known: forms() });
     };
-    let Some(scheme) = SCHEMES.iter().find(|scheme| scheme.name == name || scheme.alias == Some(name)) else {
+    let Some(scheme) = SCHEMES.iter().find(|scheme| scheme.name == name || scheme.aliases.contains(&name)) else {
         return Err(OpenError::UnknownScheme { scheme: name.into(), known: forms() });
     };
     match scheme.name {
@@ -63,6 +88,8 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>, OpenError> {
         "sqlite" => open_sqlite(scheme, rest),
         #[cfg(feature = "postgres")]
         "postgres" => open_postgres(scheme, url, rest),
+        #[cfg(feature = "redis")]
+        "redis" => open_redis(scheme, url, rest),
         _ => {
             let _ = rest; // unused where no store is built in
             Err(OpenError::FeatureOff { scheme: scheme.name, feature: scheme.feature })
@@ -96,13 +123,28 @@ fn open_sqlite(scheme: &Scheme, rest: &str) -> Result<Arc<dyn Store>, OpenError>
 
 #[cfg(feature = "postgres")]
 fn open_postgres(scheme: &Scheme, url: &str, rest: &str) -> Result<Arc<dyn Store>, OpenError> {
-    if !rest.starts_with("//") {
-        let problem = "it has no // behind the colon";
-        return Err(OpenError::Malformed { scheme: scheme.name, problem, form: scheme.form });
-    }
+    two_slashes(scheme, rest)?;
     let failed = |error| OpenError::Store { store: "the PostgreSQL store".into(), source: Box::new(error) };
     let store = idem_postgres::PostgresStore::builder(url).build().map_err(failed)?;
     Ok(Arc::new(store))
+}
+
+#[cfg(feature = "redis")]
+fn open_redis(scheme: &Scheme, url: &str, rest: &str) -> Result<Arc<dyn Store>, OpenError> {
+    two_slashes(scheme, rest)?;
+    let failed = |error| OpenError::Store { store: "the Redis store".into(), source: Box::new(error) };
+    let store = idem_redis::RedisStore::builder(url).build().map_err(failed)?;
+    Ok(Arc::new(store))
+}
+
+/// What the URL of a server has behind its scheme.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+fn two_slashes(scheme: &Scheme, rest: &str) -> Result<(), OpenError> {
+    if rest.starts_with("//") {
+        return Ok(());
+    }
+    let problem = "it has no // behind the colon";
+    Err(OpenError::Malformed { scheme: scheme.name, problem, form: scheme.form })
 }
 
 /// Why [`open`] gave no store.
@@ -165,7 +207,14 @@ fn is_scheme(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    const KNOWN: &str = "memory: or sqlite:PATH or postgres://USER:PASSWORD@HOST:PORT/DATABASE";
+    const KNOWN: &str = "memory: or sqlite:PATH or postgres://USER:PASSWORD@HOST:PORT/DATABASE or \
+                         redis://USER:PASSWORD@HOST:PORT";
+
+    /// The spellings of a scheme.
+    fn spellings(name: &str) -> impl Iterator<Item = &'static str> {
+        let scheme = SCHEMES.into_iter().find(|scheme| scheme.name == name).unwrap();
+        [scheme.name].into_iter().chain(scheme.aliases.iter().copied())
+    }
 
     fn refused(url: &str) -> OpenError {
         match open(url) {
@@ -204,6 +253,15 @@ mod tests {
             "postgresql://app:hunter2@db/idem?no_such_parameter=1",
             "postgres://app:%hunter2%zz@db:port/idem",
             "postgres://db:port/idem?user=app&password=hunter2",
+            "redis:app:hunter2@cache",
+            "redis://app:hunter2@cache:port",
+            "redis://app:hunter2",
+            "redis://app:hunter2@cache/idem",
+            "rediss://app:hunter2@cache?sslrootcert=/no/such/file",
+            "rediss://app:hunter2@cache?sslrootcert=%zz",
+            "valkey://app:hunter2@cache?prefix=a%20b",
+            "redis-sentinel://app:hunter2@cache",
+            "redis-cluster://app:hunter2@cache?node=hunter2",
         ] {
             let error = refused(url);
             let mut shown = format!("{error} {error:?}");
@@ -231,33 +289,56 @@ mod tests {
         assert!(shown.contains("turn on the feature \"sqlite\" of the crate idem-keys"), "{shown}");
     }
 
-    #[cfg(not(feature = "postgres"))]
+    #[cfg(not(all(feature = "postgres", feature = "redis")))]
     #[test]
-    fn without_its_feature_a_postgres_url_names_that_in_each_spelling() {
-        for scheme in ["postgres", "postgresql"] {
-            let shown = refused(&format!("{scheme}://app:hunter2@db/idem")).to_string();
-            assert!(shown.contains("turn on the feature \"postgres\" of the crate idem-keys"), "{shown}");
-            assert!(!shown.contains("hunter2"), "{shown}");
+    fn without_its_feature_the_url_of_a_server_names_that_in_each_spelling() {
+        for (name, is_on) in [("postgres", cfg!(feature = "postgres")), ("redis", cfg!(feature = "redis"))] {
+            for scheme in spellings(name).filter(|_| !is_on) {
+                let shown = refused(&format!("{scheme}://app:hunter2@db/idem")).to_string();
+                assert!(shown.contains(&format!("turn on the feature \"{name}\" of the crate idem-keys")), "{shown}");
+                assert!(!shown.contains("hunter2"), "{shown}");
+            }
         }
     }
 
     #[cfg(feature = "postgres")]
     #[test]
     fn a_postgres_store_opens_in_each_spelling_without_a_runtime_and_without_its_server() {
-        for scheme in ["postgres", "postgresql"] {
+        for scheme in spellings("postgres") {
             let store = open(&format!("{scheme}://app:hunter2@nowhere.invalid:1/idem?connect_timeout=3")).unwrap();
             assert_eq!(store.backend(), "postgres");
         }
     }
 
-    #[cfg(feature = "postgres")]
+    #[cfg(feature = "redis")]
+    #[test]
+    fn a_redis_store_opens_in_each_spelling_without_a_runtime_and_without_its_server() {
+        let servers = "app:hunter2@nowhere.invalid:1?node=elsewhere.invalid:2&sentinelServiceName=main&prefix=shop";
+        for scheme in spellings("redis") {
+            if ["rediss", "valkeys"].iter().any(|with_tls| scheme.starts_with(with_tls)) {
+                // The file is read, and only for TLS.
+                let error = refused(&format!("{scheme}://{servers}&sslrootcert=/no/such/ca.pem"));
+                assert!(error.to_string().contains("/no/such/ca.pem"), "{scheme}: {error}");
+            } else {
+                assert_eq!(open(&format!("{scheme}://{servers}")).unwrap().backend(), "redis", "{scheme}");
+            }
+        }
+    }
+
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     #[tokio::test]
-    async fn a_postgres_server_that_is_not_there_is_told_by_the_check() {
+    async fn a_server_that_is_not_there_is_told_by_the_check() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let store = open(&format!("postgres://app:hunter2@{free}/idem")).unwrap();
-        let error = store.check().await.unwrap_err();
-        assert_eq!(error.kind(), idem_core::StoreErrorKind::Unavailable, "{error}");
-        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+        for url in [
+            #[cfg(feature = "postgres")]
+            format!("postgres://app:hunter2@{free}/idem"),
+            #[cfg(feature = "redis")]
+            format!("redis://app:hunter2@{free}"),
+        ] {
+            let error = open(&url).unwrap().check().await.unwrap_err();
+            assert_eq!(error.kind(), idem_core::StoreErrorKind::Unavailable, "{error}");
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+        }
     }
 
     #[cfg(feature = "postgres")]
@@ -270,6 +351,20 @@ mod tests {
             ),
             ("postgres://app@db:port/idem", "can't open the PostgreSQL store: the PostgreSQL URL can't be read"),
             ("postgres://app@db/idem?sslmode=sometimes", "sslmode is none of disable"),
+        ] {
+            let error = refused(url);
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn a_redis_url_that_can_not_be_read_says_what_is_wrong_with_it() {
+        for (url, part) in [
+            ("rediss:cache", "the redis: URL is malformed: it has no // behind the colon; write redis://"),
+            ("redis://cache:port", "can't open the Redis store: the Redis URL can't be read; write redis://"),
+            ("redis-sentinel://cache", "redis-sentinel://HOST:PORT?sentinelServiceName=NAME"),
+            ("redis://cache?prefix=a*", "can't open the Redis store: the prefix \"a*\" is not"),
         ] {
             let error = refused(url);
             assert!(error.to_string().contains(part), "{error}");

@@ -222,6 +222,23 @@ impl Proxy {
         self.shared.held.send_replace(false);
     }
 
+    /// Accepts new connections and forwards nothing of them, ever, while those that are there go on.
+    pub fn ignore_new_connections(&self) {
+        self.shared.state().ignores_new = true;
+    }
+
+    /// Leads new connections to another server of the same kind, as a name does that has changed; those that are there
+    /// go on.
+    ///
+    /// # Panics
+    ///
+    /// If the address is none of such a server reached through TCP.
+    pub fn lead_to(&self, url: &str) {
+        let (protocol, upstream) = upstream(url);
+        assert_eq!(protocol, self.shared.protocol, "that is a server of another kind");
+        self.shared.state().upstream = upstream;
+    }
+
     /// Closes the connections of all clients at once, whatever they are doing.
     pub fn cut_connections(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
@@ -299,7 +316,11 @@ async fn serve(
 /// Serves a client until either side hangs up or a fault cuts the connection. Both sides are closed then.
 async fn serve_client(client: TcpStream, shared: Arc<Shared>) {
     let mut cuts = shared.cuts.subscribe();
+    let is_ignored = shared.state().ignores_new;
     let relay = async {
+        if is_ignored {
+            std::future::pending::<()>().await;
+        }
         // Errors are those of connections that end, which is all that follows from them.
         let _ = match shared.protocol {
             Protocol::Postgres => postgres::relay(client, &shared).await,

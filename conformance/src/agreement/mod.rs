@@ -266,8 +266,13 @@ impl<'a> Sequence<'a> {
         let span = self.since(from).await;
         self.note(Some(id), step, from, answered);
         let found = self.model.get(id);
+        // A record that may have expired is absent, whatever instant the store tells for what it writes there.
+        let founds = match found {
+            Some(record) if self.world.has_slack() && !record.is_live(span.to) => vec![found, None],
+            _ => vec![found],
+        };
         let mut afters = Vec::new();
-        for judged in span.instants().map(|now| judge(found, now)) {
+        for judged in founds.iter().flat_map(|found| span.instants().map(|now| judge(*found, now))) {
             if judged.fits && !afters.contains(&judged.after) {
                 afters.push(judged.after);
             }
@@ -331,7 +336,11 @@ impl<'a> Sequence<'a> {
                     gone += 1;
                     self.model.remove(&id);
                 }
-                (_, None) => may_be_gone += 1,
+                (_, None) => {
+                    may_be_gone += 1;
+                    // Purged or expired, it is absent from here on; what is claimed next may begin before its expiry.
+                    self.model.remove(&id);
+                }
             }
         }
         if purged > limit || purged < gone || purged > gone + may_be_gone || (purged < limit && left > 0) {

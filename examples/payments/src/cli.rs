@@ -7,17 +7,21 @@ use lexopt::{Arg, Parser, ValueExt};
 pub(crate) const USAGE: &str = "\
 A payments service that a client can retry against.
 
-payments [demo] [--store URL]
+payments [demo] [--store URL] [--ledger URL]
     Runs the eight scenarios over HTTP against a server process of its own and checks the totals.
-    --store URL        memory:, sqlite:PATH of a file that does not exist yet, or postgres://USER:PASSWORD@HOST:PORT/DATABASE
-                       of an empty database (default: a temporary SQLite file)
+    --store URL        memory:, sqlite:PATH of a file that does not exist yet, postgres://USER:PASSWORD@HOST:PORT/DATABASE
+                       of an empty database, or redis://USER:PASSWORD@HOST:PORT (default: a temporary SQLite file)
+    --ledger URL       where payment rows live: another file or database that is empty (default: the store's own database;
+                       with Redis, a temporary SQLite file)
 
 payments serve --listen ADDR --store URL [options]
     Serves POST /payments, GET /payments and GET /debug/totals. Prints `listening on http://ADDR` once it does.
     --listen ADDR      such as 127.0.0.1:8080; port 0 picks a free one
-    --store URL        where idempotency records live: memory:, sqlite:PATH or postgres://USER:PASSWORD@HOST:PORT/DATABASE
-    --ledger URL       where payment rows live: the same forms (default: the store's own database; else memory:). In the
-                       store's own database, row and record are committed together
+    --store URL        where idempotency records live: memory:, sqlite:PATH, postgres://USER:PASSWORD@HOST:PORT/DATABASE or
+                       redis://USER:PASSWORD@HOST:PORT (with TLS rediss://, also redis-cluster:// and redis-sentinel://)
+    --ledger URL       where payment rows live: memory:, sqlite:PATH or postgres://… (default: the store's own database;
+                       needed with Redis). In the store's own database, row and record are committed together; elsewhere
+                       an operation that runs again finds its row by a unique column
     --provider URL     a payment provider process, http://ADDR (default: one inside this process)
     --lease TIME       how long a silent attempt keeps its key, such as 500ms, 2s or 15m (default: 30s)
     --max-run TIME     how long the lease of one attempt is renewed (default: 15m)
@@ -40,6 +44,8 @@ pub(crate) enum Command {
 pub(crate) struct Demo {
     /// None is a temporary SQLite file.
     pub(crate) store: Option<String>,
+    /// None is the store's own database, or a temporary SQLite file where the store keeps records only.
+    pub(crate) ledger: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -79,7 +85,11 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
         // Options without a command are the demo's.
         Some(Arg::Long("store")) => {
             let store = Some(parser.value()?.string()?);
-            return demo(&mut parser, Demo { store });
+            return demo(&mut parser, Demo { store, ledger: None });
+        }
+        Some(Arg::Long("ledger")) => {
+            let ledger = Some(parser.value()?.string()?);
+            return demo(&mut parser, Demo { store: None, ledger });
         }
         Some(other) => return Err(other.unexpected().into()),
     };
@@ -95,6 +105,7 @@ fn demo(parser: &mut Parser, mut demo: Demo) -> Result<Command, UsageError> {
     while let Some(argument) = parser.next()? {
         match argument {
             Arg::Long("store") => demo.store = Some(parser.value()?.string()?),
+            Arg::Long("ledger") => demo.ledger = Some(parser.value()?.string()?),
             Arg::Long("help") | Arg::Short('h') => return Ok(Command::Help),
             other => return Err(other.unexpected().into()),
         }
@@ -178,10 +189,17 @@ mod tests {
 
     #[test]
     fn no_command_is_the_demo_on_a_temporary_file() {
-        assert_eq!(parsed(""), Ok(Command::Demo(Demo { store: None })));
-        assert_eq!(parsed("demo"), Ok(Command::Demo(Demo { store: None })));
-        let memory = Command::Demo(Demo { store: Some("memory:".into()) });
-        assert_eq!(parsed("demo --store memory:"), Ok(memory));
+        assert_eq!(parsed(""), Ok(Command::Demo(Demo { store: None, ledger: None })));
+        assert_eq!(parsed("demo"), Ok(Command::Demo(Demo { store: None, ledger: None })));
+    }
+
+    #[test]
+    fn the_demo_takes_every_option_with_its_name_or_without() {
+        let demo = Demo { store: Some("redis://h".into()), ledger: Some("sqlite:a.db".into()) };
+        for line in ["demo --store redis://h --ledger sqlite:a.db", "--ledger sqlite:a.db --store redis://h"] {
+            let Ok(Command::Demo(parsed)) = parsed(line) else { panic!("{line}") };
+            assert_eq!(parsed, demo, "{line}");
+        }
     }
 
     #[test]

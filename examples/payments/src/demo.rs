@@ -5,6 +5,7 @@ mod report;
 
 use std::{path::Path, time::Duration};
 
+use idem::{Key, Scope};
 use tempfile::TempDir;
 
 use self::{
@@ -37,9 +38,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 const AMOUNT: i64 = 250_000;
 
+/// Tenants and keys of the records that are there in the end, and which attempt of each is recorded.
+const RECORDS: [(u64, &str, u32); 4] = [(7, "k-1", 1), (7, "k-2", 1), (7, "k-3", 2), (8, "k-1", 1)];
+
 /// Plays the scenarios, prints what happened and what it comes to. An error if anything differs from what must be.
 pub(crate) async fn run(options: Demo) -> Result<(), Failure> {
-    let place = Place::of(options.store).await?;
+    let place = Place::of(options).await?;
     let mut stage = Stage::set(&place).await?;
     let mut report = Report::default();
     crate::say(&format!("The eight scenarios on {}\n", place.shown))?;
@@ -50,53 +54,86 @@ pub(crate) async fn run(options: Demo) -> Result<(), Failure> {
     report.end()
 }
 
-/// Where the records live.
+/// Where the records and the payments live.
 struct Place {
     store: String,
+    /// Where the payments are, if not with the records.
+    ledger: Option<String>,
     /// What the report calls it.
     shown: String,
     is_memory: bool,
-    /// Removes the file in the end.
-    _folder: Option<TempDir>,
+    /// Removes the temporary files in the end.
+    _folder: TempDir,
 }
 
 impl Place {
-    async fn of(store: Option<String>) -> Result<Self, Failure> {
-        let Some(store) = store else {
-            let folder = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
-            let store = format!("sqlite:{}", folder.path().join("payments.db").display());
-            return Ok(Self {
-                store,
-                shown: "a temporary SQLite file".into(),
-                is_memory: false,
-                _folder: Some(folder),
-            });
+    async fn of(Demo { store, ledger }: Demo) -> Result<Self, Failure> {
+        let folder = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
+        let temporary = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
+        let is_temporary = store.is_none() && ledger.is_none();
+        let store = store.unwrap_or_else(|| temporary("payments.db"));
+        let is_memory = store == storage::MEMORY;
+        let ledger = match ledger {
+            None if !storage::keeps_payments(&store) => Some(temporary("ledger.db")),
+            ledger => ledger,
         };
-        let of = storage::Place::of(&store).map_err(|problem| Failure::Usage(format!("--store: {problem}")))?;
-        let shown = match &of {
-            storage::Place::Memory => {
-                "memory: (records die with their process, so the server is not killed in scenario 6)".into()
+        let shown = match &ledger {
+            None if is_temporary => "a temporary SQLite file".into(),
+            None => empty_database("--store", &store).await?,
+            Some(ledger) if ledger == storage::MEMORY && !is_memory => {
+                let problem = "the demo kills the server, and payments in memory: with it; name a file or a database";
+                return Err(Failure::Usage(format!("--ledger: {problem}")));
             }
-            storage::Place::Sqlite(path) => {
-                if has_content(path) {
-                    let problem = "is there already; the demo begins with an empty store";
-                    return Err(Failure::Usage(format!("--store: {} {problem}", path.display())));
-                }
-                store.clone()
-            }
-            storage::Place::Postgres(config) => {
-                let in_use = postgres::table_in_use(config).await;
-                if let Some(table) = in_use.map_err(|error| format!("--store: {error}"))? {
-                    return Err(Failure::Usage(format!(
-                        "--store: the table {table} of this database has rows already; the demo begins with an empty \
-                         store, so give it a database of its own: CREATE DATABASE payments_demo"
-                    )));
-                }
-                "a PostgreSQL database".into() // the URL may have a password
+            Some(ledger) => {
+                let payments = empty_database("--ledger", ledger).await?;
+                format!("{} (records) and {payments} (payments)", without_records(&store).await?)
             }
         };
-        Ok(Self { shown, is_memory: matches!(of, storage::Place::Memory), store, _folder: None })
+        Ok(Self { store, ledger, shown, is_memory, _folder: folder })
     }
+}
+
+/// What the report calls the place of the payments, in which nothing may be yet.
+async fn empty_database(option: &str, url: &str) -> Result<String, Failure> {
+    let place = storage::Place::of(url).map_err(|problem| Failure::Usage(format!("{option}: {problem}")))?;
+    match &place {
+        storage::Place::Memory => {
+            Ok("memory: (records die with their process, so the server is not killed in scenario 6)".into())
+        }
+        storage::Place::Sqlite(path) if has_content(path) => {
+            let problem = "is there already; the demo begins with an empty store";
+            Err(Failure::Usage(format!("{option}: {} {problem}", path.display())))
+        }
+        storage::Place::Sqlite(_) => Ok(url.into()),
+        storage::Place::Postgres(config) => {
+            let in_use = postgres::table_in_use(config).await;
+            match in_use.map_err(|error| format!("{option}: {error}"))? {
+                Some(table) => Err(Failure::Usage(format!(
+                    "{option}: the table {table} of this database has rows already; the demo begins with an empty store, so \
+                     give it a database of its own: CREATE DATABASE payments_demo"
+                ))),
+                None => Ok("a PostgreSQL database".into()), // the URL may have a password
+            }
+        }
+    }
+}
+
+/// What the report calls a store whose payments live elsewhere, and in which none of the demo's records may be yet.
+async fn without_records(url: &str) -> Result<String, Failure> {
+    let store = idem::open(url).map_err(|error| Failure::Usage(format!("--store: {error}")))?;
+    let failed = |error: idem::StoreError| format!("--store: {error}");
+    store.check().await.map_err(failed)?;
+    for (tenant, key, _) in RECORDS {
+        let scope = Scope::new(tenant.to_string()).map_err(|error| error.to_string())?;
+        let name = Key::new(key).map_err(|error| error.to_string())?;
+        if store.read(&scope, &name).await.map_err(failed)?.is_some() {
+            return Err(Failure::Usage(format!(
+                "--store: it has a record of tenant {tenant}, key {key} already; the demo begins without, so give it a place \
+                 of its own (in Redis a prefix: ?prefix=NAME at the end of the URL)"
+            )));
+        }
+    }
+    Ok(format!("a {} store", store.backend()))
 }
 
 fn has_content(path: &Path) -> bool {
@@ -120,6 +157,9 @@ impl<'a> Stage<'a> {
     async fn start_server(place: &Place, provider: &Process) -> Result<Process, String> {
         let mut arguments = vec!["serve", "--listen", "127.0.0.1:0", "--store", &place.store, "--lease", LEASE];
         arguments.extend(["--provider", provider.url()]);
+        if let Some(ledger) = &place.ledger {
+            arguments.extend(["--ledger", ledger]);
+        }
         if place.is_memory {
             // What lets go of the attempt in scenario 6: its lease is not renewed for longer than this.
             arguments.extend(["--max-run", LEASE]);
@@ -260,7 +300,7 @@ impl<'a> Stage<'a> {
 
     async fn records(&self, report: &mut Report) -> Result<(), String> {
         crate::say("\nrecords\n  tenant  key  state        status  attempt  takeovers")?;
-        for (tenant, key, attempt) in [(7, "k-1", 1), (7, "k-2", 1), (7, "k-3", 2), (8, "k-1", 1)] {
+        for (tenant, key, attempt) in RECORDS {
             let reply = self.client().get(&format!("/debug/records/{tenant}/{key}"), &[], LIMIT).await?;
             let record: Option<RecordLine> = if reply.status == 200 { Some(json(&reply)?) } else { None };
             let shown = record.as_ref().map_or("absent".into(), ToString::to_string);

@@ -7,7 +7,10 @@ pub(crate) mod sqlite;
 use std::sync::Arc;
 
 pub(crate) use self::{memory::MemoryLedger, postgres::PostgresLedger, sqlite::SqliteLedger};
-use crate::model::{Payment, Tenant};
+use crate::{
+    model::{Payment, Tenant},
+    provider::Order,
+};
 
 /// The ledger, in one of its forms.
 #[derive(Clone)]
@@ -76,6 +79,18 @@ impl Ledger {
                 ledger.run(move |connection| sqlite::reserve(connection, &tenant, &cart, &key)).await
             }
             Self::Postgres(ledger) => ledger.reserve(tenant, cart, downstream_key).await,
+        }
+    }
+
+    /// The payment that was written under this downstream key, with what was ordered.
+    pub(crate) async fn find(&self, downstream_key: &str) -> Result<Option<(Order, Payment)>, LedgerError> {
+        match self {
+            Self::Memory(ledger) => Ok(ledger.find(downstream_key)),
+            Self::Sqlite(ledger) => {
+                let key = downstream_key.to_owned();
+                ledger.run(move |connection| sqlite::find(connection, &key)).await
+            }
+            Self::Postgres(ledger) => ledger.find(downstream_key).await,
         }
     }
 

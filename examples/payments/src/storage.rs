@@ -14,6 +14,8 @@ use crate::{
     ledger::{Ledger, MemoryLedger, PostgresLedger, SqliteLedger},
 };
 
+pub(crate) const MEMORY: &str = "memory:";
+
 /// The store, the ledger, and whether they share a database.
 pub(crate) struct Storage {
     pub(crate) store: Arc<dyn Store>,
@@ -33,8 +35,14 @@ pub(crate) enum Together {
 pub(crate) async fn open(store_url: &str, ledger_url: Option<&str>) -> Result<Storage, Failure> {
     let (option, ledger_url) = match ledger_url {
         Some(url) => ("--ledger", url),
-        None if is_sql(store_url) => ("--store", store_url),
-        None => ("--store", "memory:"),
+        None if keeps_payments(store_url) => ("--store", store_url),
+        None => {
+            let backend = KnownStore::open(store_url)?.shared().backend();
+            return Err(Failure::Usage(format!(
+                "--store: a {backend} store keeps records only; name a database for the payments, in which a unique \
+                 column is the second layer: --ledger sqlite:PATH or --ledger postgres://USER:PASSWORD@HOST:PORT/DATABASE"
+            )));
+        }
     };
     let place = Place::of(ledger_url).map_err(|problem| Failure::Usage(format!("{option}: {problem}")))?;
     let known = KnownStore::open(store_url)?;
@@ -90,7 +98,7 @@ pub(crate) enum Place {
 impl Place {
     /// What a URL names, or what is wrong with it. No more of it is shown than the names of parameters.
     pub(crate) fn of(url: &str) -> Result<Self, String> {
-        if url == "memory:" {
+        if url == MEMORY {
             return Ok(Self::Memory);
         }
         if let Some(path) = sqlite_path(url) {
@@ -141,8 +149,9 @@ impl Place {
     }
 }
 
-fn is_sql(url: &str) -> bool {
-    sqlite_path(url).is_some() || is_postgres(url)
+/// Whether payments can live where a store's URL leads. Otherwise they need a ledger of their own.
+pub(crate) fn keeps_payments(store_url: &str) -> bool {
+    store_url == MEMORY || sqlite_path(store_url).is_some() || is_postgres(store_url)
 }
 
 fn is_postgres(url: &str) -> bool {
@@ -175,6 +184,7 @@ mod tests {
         let other = format!("sqlite:{}", folder.path().join("b.db").display());
         let server = test_servers::postgres();
         let (database, another) = (server.create_database(&[]), server.create_database(&[]));
+        let redis = format!("{}?prefix={}", test_servers::redis().url(), test_servers::redis().prefix());
         let respelled = format!("{}?application_name=ledger", database.replace("postgres://", "postgresql://"));
         for (store, ledger, together) in [
             (&*store, None, true),
@@ -190,6 +200,9 @@ mod tests {
             (&database, Some(&another), false),
             (&database, Some(&other), false),
             (&database, Some("memory:"), false),
+            (&redis, Some(&other), false),
+            (&redis, Some(&database), false),
+            (&redis, Some("memory:"), false),
         ] {
             let storage = open(store, ledger).await.ok().unwrap();
             assert_eq!(storage.together.is_some(), together, "{store} {ledger:?}");
@@ -208,6 +221,12 @@ mod tests {
         for (store, ledger, part) in [
             ("mysql://u:secret@h", None, "--store: there is no store for mysql: URLs"),
             ("sqlite:", None, "--store: the sqlite: URL is malformed"),
+            ("redis://u:secret@h", None, "--store: a redis store keeps records only; name a database for the payments"),
+            ("valkey-cluster://u:secret@h", None, "--ledger sqlite:PATH"),
+            ("redis://u:secret@h:port", None, "--store: can't open the Redis store: the Redis URL can't be read"),
+            ("redis://u:secret@h:port", Some("memory:"), "--store: can't open the Redis store"),
+            ("memory:", Some("redis://u:secret@h"), "--ledger: it is memory: or sqlite:PATH or postgres://"),
+            ("rediss://u:secret@h?sslrootcert=/no/such/ca.pem", Some("memory:"), "/no/such/ca.pem"),
             ("postgres://u:secret@h:port/d", None, "--store: the ledger can't read the PostgreSQL URL"),
             ("postgres://u:secret@h/d?sslmode=sometimes", Some("memory:"), "--store: the PostgreSQL URL can't be read"),
             ("memory:", Some("mysql://u:secret@h"), "--ledger: it is memory: or sqlite:PATH or postgres://"),
@@ -239,9 +258,11 @@ mod tests {
     async fn a_database_that_can_not_be_opened_is_an_error_that_says_which() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let nobody = format!("postgres://u:secret@{free}/d");
+        let no_redis = format!("redis://u:secret@{free}");
         for (store, ledger, part) in [
             ("sqlite:missing/a.db", None, "missing/a.db"),
             (&*nobody, None, "--store: "),
+            (&*no_redis, Some("memory:"), "--store: "),
             ("memory:", Some(&*nobody), "the ledger: "),
         ] {
             let Some(Failure::Run(problem)) = open(store, ledger).await.err() else {

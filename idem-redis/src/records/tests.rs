@@ -85,7 +85,7 @@ fn the_bytes_of_format_1_are_these() {
     for instant in 1..=6_i64 {
         expected.extend(instant.to_be_bytes());
     }
-    expected.extend([0, 0]); // no fingerprint
+    expected.extend([0, 0, 0, 0]); // no fingerprint
     expected.extend([0, 1, 0, 2, b'a', b'b', 0, 0, 0, 3, b'x', b'y', b'z']);
     assert_eq!(value, expected);
 
@@ -95,9 +95,9 @@ fn the_bytes_of_format_1_are_these() {
     let value = encode(&done, BASE, 2);
     assert_eq!(value[2], b'd');
     let length = fingerprint.as_bytes().len();
-    assert_eq!(value[76..78], u16::try_from(length).unwrap().to_be_bytes());
-    assert_eq!(value[78..78 + length], *fingerprint.as_bytes());
-    assert_eq!(value[78 + length..], response.encode());
+    assert_eq!(value[76..80], u32::try_from(length).unwrap().to_be_bytes());
+    assert_eq!(value[80..80 + length], *fingerprint.as_bytes());
+    assert_eq!(value[80 + length..], response.encode());
 }
 
 #[test]
@@ -154,8 +154,9 @@ fn no_value_makes_it_panic() {
 fn a_time_to_live_is_at_least_a_millisecond_and_no_more_than_scripts_can_count() {
     let with = |expiry| Record { expiry: Timestamp::from_millis(expiry), ..in_progress() };
     let now = Timestamp::from_millis(1_000);
-    for (expiry, expected) in [(i64::MIN, 1), (999, 1), (1_000, 1), (1_001, 1), (5_000, 4_000)] {
+    for (expiry, expected) in [(i64::MIN, 1), (999, 1), (1_000, 1), (1_001, 1), (1_002, 1), (1_003, 2), (5_000, 3_999)]
+    {
         assert_eq!(time_to_live(&with(expiry), now), expected);
     }
-    assert_eq!(time_to_live(&with(i64::MAX), now), FOREVER - 1_000);
+    assert_eq!(time_to_live(&with(i64::MAX), now), FOREVER - 1_001);
 }

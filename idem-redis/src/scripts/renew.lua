@@ -2,6 +2,7 @@
 local value = redis.call('GET', KEYS[1])
 if not value then return {0} end
 local now = now_of(value)
+if not now then return {2} end
 if not is_record(value) then return {0, value, now} end
 local base, ttl, _, claimed, settled, expiry = struct.unpack('>i8i8i8i8i8i8', value, 29)
 local owner = string.sub(value, 5, 8) .. string.sub(value, 13, 28)

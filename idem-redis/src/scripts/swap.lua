@@ -3,6 +3,7 @@
 local value = redis.call('GET', KEYS[1])
 if not value then return {0} end
 local now = now_of(value)
+if not now then return {2} end
 if value ~= ARGV[4] or now < tonumber(ARGV[5]) then return {0, value, now} end
 say_ended()
 if ARGV[7] == '' then

@@ -5,5 +5,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod cut;
+mod memory;
+mod nodes;
+mod scripts;
 mod stopped;
 mod values;

@@ -6,14 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::{BoxFuture, join_all};
-use idem_core::{Checkpoint, Claim, Fenced, Resolve, Store, StoreError};
+use futures_util::future::{BoxFuture, join, join_all};
+use idem_core::{Checkpoint, Claim, Fenced, Resolve, Response, State, Store, StoreError};
+use idem_redis::RedisStore;
 use test_servers::{PrivateRedis, Proxy, RedisCluster, RedisSettings};
 use tokio::time::{sleep, timeout};
 
 use crate::common::{
-    LEASE, PATIENCE, Place, assert_unavailable, claim, claim_of, complete, eventually, key, own, record, response,
-    retention, rounds, scope, token, word,
+    LEASE, PATIENCE, Place, assert_unavailable, claim, claim_of, complete, eventually, granted, key, own, record,
+    response, retention, rounds, scope, token, word,
 };
 
 /// A time limit that a server which answers keeps, and one that does not oversteps soon.
@@ -148,6 +149,61 @@ async fn a_connection_that_swallows_everything_is_replaced() {
     complete(&store, &owner).await;
 }
 
+/// A claim and a completion whose callers were told that they are unavailable, and what is there in the end without
+/// anybody repeating them.
+async fn is_applied_later(place: &Place, late: &RedisStore, stop: impl FnOnce(), go_on: impl FnOnce()) {
+    let first = claim_of("first");
+    // The server knows the script: of one that it does not know nothing can be applied late.
+    complete(late, &own(late, &claim_of("before")).await).await;
+    let owner = own(late, &claim_of("owned")).await;
+    stop();
+    let (claimed, completed) = join(late.claim(&first), async {
+        // Behind it on the same connection.
+        sleep(LIMIT / 5).await;
+        late.complete(&owner, &response(), retention()).await
+    })
+    .await;
+    assert_unavailable(claimed);
+    assert_unavailable(completed);
+    // Both callers have their answer by now, and nobody asks again.
+    go_on();
+    let direct = place.open().await;
+    eventually("the claim is applied", async || record(&direct, "first").await.is_some()).await;
+    eventually("the completion is applied", async || {
+        record(&direct, "owned").await.unwrap().state != State::InProgress
+    })
+    .await;
+    let found = record(&direct, "first").await.unwrap();
+    assert_eq!((found.state, found.number, found.token), (State::InProgress, 1, first.token()));
+    assert_eq!(record(&direct, "owned").await.unwrap().state, State::Done(response()));
+    // Others see an owner and an answer; whoever repeats what he was told has failed gets what is there.
+    assert_eq!(word(&claim(&direct, &claim_of("first")).await), "Conflict");
+    assert_eq!(word(&claim(&direct, &claim_of("owned")).await), "Replay");
+    eventually("it works again", async || late.read(&scope(), &key("k")).await.is_ok()).await;
+    assert_eq!(granted(claim(late, &first).await).number(), 1);
+    let again = late.complete(&owner, &Response::new(500), retention()).await.unwrap();
+    assert_eq!(again, Fenced::Written(response()), "the recorded answer is the one that counts");
+}
+
+// case 063
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_timed_out_at_a_server_that_stood_still_is_applied_later_and_can_be_repeated() {
+    let server = PrivateRedis::start(RedisSettings::new());
+    let place = Place::at(&server.url(), "later");
+    let late = place.builder().timeout(LIMIT).connect().await.unwrap();
+    is_applied_later(&place, &late, || server.pause(), || server.resume()).await;
+}
+
+// case 063
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_timed_out_in_a_network_that_lost_everything_is_applied_later_and_can_be_repeated() {
+    let place = Place::new("lost");
+    // The claim and the completion may be on connections of their own, which the client has given up.
+    let proxy = Proxy::start(&place.url);
+    let late = place.builder_through(&proxy.url_through(&place.url)).timeout(LIMIT).connect().await.unwrap();
+    is_applied_later(&place, &late, || proxy.black_hole(), || proxy.lift()).await;
+}
+
 // case 063
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_server_gets_to_late_changes_nothing_that_others_did_meanwhile() {
@@ -216,6 +272,7 @@ async fn a_server_that_is_killed_keeps_what_it_answered_and_is_found_again() {
 async fn futures_that_are_dropped_shift_no_other_callers_reply() {
     let place = Place::new("dropped");
     let store = place.open().await;
+    let mut all_claims = Vec::new();
     for round in 0..rounds(300, 3_000) {
         let claims: Vec<Claim> = (0..8).map(|number| claim_of(&format!("{round}-{number}"))).collect();
         let dropped = async {
@@ -230,12 +287,12 @@ async fn futures_that_are_dropped_shift_no_other_callers_reply() {
             assert_eq!(found.record.attempt(), owner.attempt());
         };
         futures_util::future::join(dropped, owned).await;
+        all_claims.extend(claims);
     }
-    for round in 0..5 {
-        // Each was applied, or was not: repeated, it is the same claim.
-        let again = claim_of(&format!("{round}-0"));
-        let answer = claim(&store, &again).await;
-        assert!(["Claimed", "Conflict"].contains(&word(&answer)));
+    // Each was applied, or was not: repeated, it is the same claim, and nobody else's.
+    for again in all_claims.iter().step_by(7) {
+        let grant = granted(claim(&store, again).await);
+        assert_eq!((grant.number(), grant.owner().attempt().token), (1, again.token()));
     }
 }
 
@@ -297,9 +354,9 @@ async fn a_wait_is_woken_by_another_handles_completion_and_ends_too_where_nothin
         let name = format!("k-{round}");
         let owner = own(&store, &claim_of(&name)).await;
         let (scope, key) = (scope(), key(&name));
-        let waits = async |store: &idem_redis::RedisStore| {
+        let waits = async |store: &RedisStore| {
             let found = store.wait(&scope, &key, owner.attempt(), PATIENCE).await.unwrap().unwrap();
-            assert_eq!(found.record.state, idem_core::State::Done(response()));
+            assert_eq!(found.record.state, State::Done(response()));
             Instant::now()
         };
         let completes = async {
@@ -315,5 +372,45 @@ async fn a_wait_is_woken_by_another_handles_completion_and_ends_too_where_nothin
         assert!(heard_nothing.saturating_duration_since(done) < PATIENCE);
     }
     let listening = server.command(&["PUBSUB", "NUMSUB", "woken:ended"]);
-    assert_eq!(listening.list()[1].integer(), 1);
+    // Each store that can has one connection for it, however many waits there are.
+    assert_eq!(listening.list()[1].integer(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_ends_in_its_time_while_the_server_says_nothing_to_a_subscription() {
+    let server = PrivateRedis::start(RedisSettings::new());
+    let place = Place::at(&server.url(), "unheard");
+    let proxy = Proxy::start(&server.url());
+    let limit = Duration::from_secs(20);
+    let store = place.builder_through(&proxy.url_through(&server.url())).timeout(limit).build().unwrap();
+    let owner = own(&store, &claim_of("k")).await;
+    let other = place.open().await;
+    // As a host that is gone: the connections that are there go on, and no new one is ever answered.
+    proxy.ignore_new_connections();
+    let begun = Instant::now();
+    let found = store.wait(&scope(), &key("k"), owner.attempt(), Duration::from_millis(300)).await.unwrap().unwrap();
+    assert_eq!(found.record.attempt(), owner.attempt());
+    assert!(begun.elapsed() < limit / 2, "{:?}", begun.elapsed());
+    // And it sees by itself what nobody says to it.
+    let (scope, key) = (scope(), key("k"));
+    let waits = store.wait(&scope, &key, owner.attempt(), PATIENCE);
+    let (found, ()) = futures_util::future::join(waits, complete(&other, &owner)).await;
+    assert_eq!(found.unwrap().unwrap().record.state, idem_core::State::Done(response()));
+    assert!(begun.elapsed() < limit / 2, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_became_a_replica_is_left_for_the_one_that_its_name_leads_to() {
+    let (first, second) = (PrivateRedis::start(RedisSettings::new()), PrivateRedis::start(RedisSettings::new()));
+    let place = Place::at(&first.url(), "demoted");
+    // What a name in DNS or a virtual address is.
+    let proxy = Proxy::start(&first.url());
+    let store = place.builder_through(&proxy.url_through(&first.url())).timeout(LIMIT).connect().await.unwrap();
+    own(&store, &claim_of("before")).await;
+    first.follow(&second);
+    assert_unavailable(store.claim(&claim_of("k")).await);
+    proxy.lead_to(&second.url());
+    // The connection is still there, and the server on it answers.
+    eventually("the other server is found", async || store.claim(&claim_of("k")).await.is_ok()).await;
+    assert_eq!(second.command(&["EXISTS", &place.name("k")]).integer(), 1);
 }

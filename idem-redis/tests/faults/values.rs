@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use idem_core::{Checkpoint, Fenced, Key, Owner, Response, Scope, State, Store, StoreErrorKind};
 use test_servers::{Reply, redis};
 
-use crate::common::{LEASE, Place, claim, claim_of, complete, key, own, record, retention, scope, word};
+use crate::common::{LEASE, Place, claim_of, complete, key, own, retention, scope};
 
 fn value(place: &Place, key: &str) -> Vec<u8> {
     redis().command(&["GET", &place.name(key)]).bytes().to_vec()
@@ -71,6 +71,21 @@ async fn a_value_that_is_no_record_is_corrupt_and_never_written_over() {
     own(&store, &claim_of("k")).await;
 }
 
+// case 017
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_whose_expiry_somebody_took_away_is_corrupt_and_nobody_takes_it_over() {
+    let place = Place::new("persisted");
+    let store = place.open().await;
+    let owner = own(&store, &claim_of("k")).await;
+    redis().command(&["PERSIST", &place.name("k")]);
+    let before = value(&place, "k");
+    assert_refused(&place, "k", &owner, StoreErrorKind::Corrupt).await;
+    assert_eq!(value(&place, "k"), before);
+    // As the error says.
+    redis().command(&["PEXPIRE", &place.name("k"), "60000"]);
+    complete(&store, &owner).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_of_another_type_is_corrupt() {
     let place = Place::new("type");
@@ -109,54 +124,4 @@ async fn names_and_bodies_of_any_bytes_are_kept_as_they_are() {
         // Only this scope's, whatever its name would match as a pattern.
         assert_eq!(store.purge(&scope, NonZeroUsize::MAX).await.unwrap(), 1, "{name}");
     }
-}
-
-// case 064
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scripts_that_the_server_has_forgotten_are_sent_again() {
-    let server = test_servers::PrivateRedis::start(test_servers::RedisSettings::new());
-    let place = Place::at(&server.url(), "flushed");
-    let store = place.open().await;
-    let flush = || server.command(&["SCRIPT", "FLUSH"]);
-    let owner = own(&store, &claim_of("k")).await;
-    flush();
-    store.renew(&owner, LEASE).await.unwrap();
-    flush();
-    complete(&store, &owner).await;
-    flush();
-    assert_eq!(word(&claim(&store, &claim_of("k")).await), "Replay");
-    let owner = own(&store, &claim_of("k-2")).await;
-    flush();
-    store.release(&owner).await.unwrap();
-    flush();
-    own(&store, &claim_of("k-2")).await;
-    assert_eq!(record(&store, "k-2").await.unwrap().number, 2);
-    // Also through a restart.
-    server.restart();
-    complete(&store, &own(&store, &claim_of("k-3")).await).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_server_refuses_claims_and_frees_no_key_whose_completion_it_refuses() {
-    let server = test_servers::PrivateRedis::start(test_servers::RedisSettings::new().set("maxmemory", "0"));
-    let place = Place::at(&server.url(), "full");
-    let store = place.open().await;
-    let owner = own(&store, &claim_of("k")).await;
-    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
-    let mut errors = vec![
-        store.claim(&claim_of("k-2")).await.map(drop).unwrap_err(),
-        store.complete(&owner, &Response::new(200), retention()).await.map(drop).unwrap_err(),
-        store.renew(&owner, LEASE).await.map(drop).unwrap_err(),
-    ];
-    errors.push(store.release(&owner).await.map(drop).unwrap_err());
-    for error in errors {
-        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().contains("memory is full"), "{error}");
-    }
-    // What is there is still found, and judged.
-    assert_eq!(record(&store, "k").await.unwrap().state, State::InProgress);
-    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(word(&claim(&store, &claim_of("k")).await), "Conflict");
-    complete(&store, &owner).await;
-    own(&store, &claim_of("k-2")).await;
 }

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::{
     common::{Place, eventually, rounds},
-    load::{Clients, Tally},
+    load::{Clients, Plan, Tally},
 };
 
 const LIMIT: Duration = Duration::from_millis(800);
@@ -27,7 +27,7 @@ async fn open(place: &Place, min_replicas: Option<NonZeroU32>) -> [RedisStore; 2
 /// Under load: `fail` makes servers fail, and returns when the failover is over.
 async fn under_load(place: &Place, min_replicas: Option<NonZeroU32>, fail: impl AsyncFnOnce()) -> Tally {
     let stores = open(place, min_replicas).await;
-    let clients = Clients::start(&stores, 6);
+    let clients = Clients::start(&stores, Plan::pairs(6));
     let enough = clients.ledger.keys() + rounds(200, 2_000);
     eventually("operations are done", async || clients.ledger.keys() > enough).await;
     fail().await;

@@ -35,6 +35,31 @@ pub(crate) struct Ledger {
     runs: Mutex<HashMap<String, Vec<RunOfOne>>>,
     stop: AtomicBool,
     unavailable: AtomicUsize,
+    slowest: Mutex<Duration>,
+    plan: Plan,
+}
+
+/// What the operations are.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    /// How many pairs of clients there are.
+    pub(crate) pairs: usize,
+    /// What an operation is called, given a text that no other one has.
+    pub(crate) name: Arc<dyn Fn(&str) -> String + Send + Sync>,
+    /// Of how many first attempts one dies, and is taken over; none if 0.
+    pub(crate) one_dies_of: usize,
+}
+
+impl Plan {
+    pub(crate) fn pairs(pairs: usize) -> Self {
+        Self { pairs, name: Arc::new(str::to_owned), one_dies_of: 0 }
+    }
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self::pairs(1)
+    }
 }
 
 /// What became of it.
@@ -50,6 +75,8 @@ pub(crate) struct Tally {
     pub(crate) lapses: usize,
     /// Of those that were lost, the ones that ran when the failover was over.
     pub(crate) late: usize,
+    /// How long the slowest claim or completion took, with whatever answer.
+    pub(crate) slowest: Duration,
 }
 
 pub(crate) struct Clients {
@@ -59,10 +86,10 @@ pub(crate) struct Clients {
 
 impl Clients {
     /// Pairs of clients that want the same operations, one after the other, until they are stopped.
-    pub(crate) fn start(stores: &[RedisStore; 2], pairs: usize) -> Self {
-        let ledger = Arc::new(Ledger::default());
+    pub(crate) fn start(stores: &[RedisStore; 2], plan: Plan) -> Self {
+        let ledger = Arc::new(Ledger { plan: plan.clone(), ..Ledger::default() });
         let mut tasks = Vec::new();
-        for pair in 0..pairs {
+        for pair in 0..plan.pairs {
             for store in stores {
                 let (store, ledger) = (store.clone(), Arc::clone(&ledger));
                 tasks.push(tokio::spawn(async move {
@@ -70,7 +97,8 @@ impl Clients {
                         if ledger.stop.load(Ordering::SeqCst) {
                             return;
                         }
-                        ledger.until_done(&store, &format!("{pair}-{operation}")).await;
+                        let name = (ledger.plan.name)(&format!("{pair}-{operation}"));
+                        ledger.until_done(&store, &name).await;
                     }
                 }));
             }
@@ -90,6 +118,7 @@ impl Clients {
         }
         let mut tally = Tally { keys: names.len(), ..Tally::default() };
         tally.unavailable = self.ledger.unavailable.load(Ordering::SeqCst);
+        tally.slowest = *self.ledger.slowest.lock().unwrap();
         let runs = self.ledger.runs.lock().unwrap().clone();
         for (name, runs) in runs {
             let found = store.read(&scope(), &key(&name)).await.unwrap().unwrap().record;
@@ -126,7 +155,7 @@ impl Ledger {
         let mut claim = claim_of(name).with_lease(LEASE).with_retention(Retention::new(Duration::from_secs(600)));
         loop {
             assert!(begun.elapsed() < PATIENCE, "{name} never ends");
-            match idem_core::claim(store, &claim).await {
+            match self.timed(idem_core::claim(store, &claim)).await {
                 Ok(Answer::Claimed(grant) | Answer::TakenOver(grant)) => {
                     if self.run(store, name, &grant).await {
                         return;
@@ -158,9 +187,14 @@ impl Ledger {
             runs.push(run);
             runs.len() - 1
         };
+        let dying = self.plan.one_dies_of;
+        if dying > 0 && grant.number() == 1 && usize::from(grant.owner().attempt().token.as_bytes()[15]) % dying == 0 {
+            return false;
+        }
         let response = Response::new(201).with_body(body);
         loop {
-            match store.complete(grant.owner(), &response, Retention::new(Duration::from_secs(600))).await {
+            let retention = Retention::new(Duration::from_secs(600));
+            match self.timed(store.complete(grant.owner(), &response, retention)).await {
                 Ok(Fenced::Written(recorded)) => {
                     assert_eq!(recorded, response, "{name}: another's result was taken for this one's");
                     self.runs.lock().unwrap().get_mut(name).unwrap()[at].completed = Some(Instant::now());
@@ -172,6 +206,14 @@ impl Ledger {
         }
     }
 
+    async fn timed<T>(&self, operation: impl Future<Output = T>) -> T {
+        let begun = Instant::now();
+        let answer = operation.await;
+        let mut slowest = self.slowest.lock().unwrap();
+        *slowest = slowest.max(begun.elapsed());
+        answer
+    }
+
     async fn is_unavailable(&self, error: &idem_core::StoreError) {
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
         self.unavailable.fetch_add(1, Ordering::SeqCst);
@@ -180,6 +222,10 @@ impl Ledger {
 
     pub(crate) fn keys(&self) -> usize {
         self.runs.lock().unwrap().len()
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.runs.lock().unwrap().keys().cloned().collect()
     }
 }
 

@@ -7,3 +7,4 @@ mod common;
 mod failover;
 mod load;
 mod min_replicas;
+mod moved;

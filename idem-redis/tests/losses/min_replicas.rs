@@ -12,7 +12,8 @@ use test_servers::{Cut, Fault, PrivateRedis, Proxy, RedisCluster, RedisSettings}
 use tokio::time::sleep;
 
 use crate::common::{
-    Place, assert_unavailable, claim, claim_of, complete, eventually, granted, key, own, retention, scope, token, word,
+    LEASE, Place, assert_unavailable, claim, claim_of, complete, eventually, granted, key, own, retention, scope,
+    token, word,
 };
 
 /// A claim that no replica acknowledges takes half of it.
@@ -56,7 +57,10 @@ async fn a_claim_that_is_answered_is_on_a_replica() {
 async fn a_claim_that_no_replica_has_is_unavailable_and_can_be_repeated_with_its_token() {
     let primary = PrivateRedis::start(RedisSettings::new());
     let place = Place::at(&primary.url(), "alone");
-    let store = waiting(&place, &primary.url()).await;
+    let builder = place.builder().timeout(LIMIT).min_replicas(NonZeroU32::MIN);
+    let store = builder.build().unwrap();
+    let error = assert_unavailable(store.check().await);
+    assert!(error.to_string().contains("has 0 replicas, and Builder::min_replicas asks for 1"), "{error}");
     let first = claim_of("k");
     for _ in 0..2 {
         let error = assert_unavailable(store.claim(&first).await);
@@ -103,6 +107,35 @@ async fn claims_that_wait_for_a_replica_that_stands_still_hold_nothing_else_up()
         assert_eq!(granted(self::claim(&store, claim).await).number(), 1);
     }
     assert!(matches!(store.resolve(&resolve).await.unwrap(), Fenced::Written(record) if record.number == 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_that_gave_up_waiting_for_a_replica_take_nothing_from_others_and_are_not_written_later() {
+    let primary = PrivateRedis::start(RedisSettings::new());
+    let replica = primary.replica();
+    let place = Place::at(&primary.url(), "given-up");
+    let store = waiting(&place, &primary.url()).await;
+    let owner = own(&store, &claim_of("owned")).await;
+    replica.pause();
+    // More than calls may be under way.
+    let claims: Vec<_> = (0..6_000).map(|number| claim_of(&format!("k-{number}"))).collect();
+    let begun = Instant::now();
+    for answer in join_all(claims.iter().map(|claim| store.claim(claim))).await {
+        assert_unavailable(answer);
+    }
+    let gave_up = begun.elapsed();
+    assert!(gave_up < 3 * LIMIT, "{gave_up:?}");
+    let begun = Instant::now();
+    assert_eq!(store.renew(&owner, LEASE).await.unwrap(), Fenced::Written(()));
+    complete(&store, &owner).await;
+    assert!(begun.elapsed() < LIMIT, "they took {:?}", begun.elapsed());
+    // Those that had begun to wait are there. None of the others follows.
+    sleep(2 * LIMIT).await;
+    let there = || primary.command(&["DBSIZE"]).integer();
+    let before = there();
+    assert!(before < 1_000, "{before} of them were written");
+    sleep(LIMIT).await;
+    assert_eq!(there(), before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

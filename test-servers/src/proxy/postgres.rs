@@ -43,7 +43,7 @@ pub(super) async fn relay(client: TcpStream, shared: &Shared) -> io::Result<()> 
             Opening::Startup(packet) => break (packet, true),
         }
     };
-    let server = TcpStream::connect((shared.upstream.0.as_str(), shared.upstream.1)).await?;
+    let server = TcpStream::connect(shared.upstream()).await?;
     server.set_nodelay(true)?;
     let (server_reads, mut server_writes) = server.into_split();
     server_writes.write_all(&opening).await?;

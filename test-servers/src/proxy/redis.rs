@@ -27,7 +27,7 @@ const HOUSEKEEPING: [&str; 11] =
 pub(super) async fn relay(client: TcpStream, shared: &Shared) -> io::Result<()> {
     client.set_nodelay(true)?;
     shared.passable().await;
-    let server = TcpStream::connect((shared.upstream.0.as_str(), shared.upstream.1)).await?;
+    let server = TcpStream::connect(shared.upstream()).await?;
     server.set_nodelay(true)?;
     let (client_reads, mut client_writes) = client.into_split();
     let mut client_reads = BufReader::new(client_reads);

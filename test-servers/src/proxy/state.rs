@@ -15,7 +15,6 @@ const LOG: usize = 10_000;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) protocol: Protocol,
-    pub(super) upstream: (String, u16),
     /// Whether nothing is forwarded.
     pub(super) held: watch::Sender<bool>,
     /// Changes when all connections are to be cut.
@@ -26,6 +25,9 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 pub(super) struct State {
     fault: Option<Fault>,
+    pub(super) upstream: (String, u16),
+    /// Whether nothing of new connections is forwarded.
+    pub(super) ignores_new: bool,
     pub(super) strikes: u64,
     pub(super) requests: u64,
     pub(super) connections: u64,
@@ -37,7 +39,12 @@ pub(super) struct State {
 impl Shared {
     pub(super) fn new(protocol: Protocol, upstream: (String, u16)) -> Self {
         let (held, cuts) = (watch::Sender::new(false), watch::Sender::new(0));
-        Self { protocol, upstream, held, cuts, state: Mutex::default() }
+        Self { protocol, held, cuts, state: Mutex::new(State { upstream, ..State::default() }) }
+    }
+
+    /// Host and port of the server.
+    pub(super) fn upstream(&self) -> (String, u16) {
+        self.state().upstream.clone()
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

@@ -38,7 +38,7 @@ impl RedisCluster {
     #[must_use]
     pub fn start_with(settings: RedisSettings, masters: usize, replicas_each: usize) -> Self {
         assert!((1..=100).contains(&masters), "a cluster of {masters} masters");
-        let settings = settings.before(&[
+        let settings = settings.for_peers().before(&[
             ("cluster-enabled", "yes"),
             ("cluster-node-timeout", "2000"),
             // A replica takes over however long it was cut off, and stays with its master.
@@ -60,6 +60,19 @@ impl RedisCluster {
         let first = self.nodes[0].url().replacen("redis://", "redis-cluster://", 1);
         let others: Vec<String> =
             self.nodes[1..].iter().map(|node| format!("node=127.0.0.1:{}", node.port())).collect();
+        if others.is_empty() { first } else { format!("{first}?{}", others.join("&")) }
+    }
+
+    /// The same for clients that speak TLS, by the host name `localhost`; the nodes tell their address, `127.0.0.1`.
+    ///
+    /// # Panics
+    ///
+    /// If the cluster was started without [`RedisSettings::tls`].
+    #[must_use]
+    pub fn localhost_tls_url(&self) -> String {
+        let first = self.nodes[0].localhost_tls_url().replacen("rediss://", "rediss-cluster://", 1);
+        let others: Vec<String> =
+            self.nodes[1..].iter().map(|node| format!("node=localhost:{}", node.peer_port())).collect();
         if others.is_empty() { first } else { format!("{first}?{}", others.join("&")) }
     }
 
@@ -96,7 +109,7 @@ impl RedisCluster {
     /// If there is none.
     #[must_use]
     pub fn replica_of(&self, key: &str) -> &PrivateRedis {
-        let owner = self.owner(key).port().to_string();
+        let owner = self.owner(key).peer_port().to_string();
         let follows = |node: &&PrivateRedis| {
             let role = node.command(&["ROLE"]);
             let role = role.list();
@@ -140,15 +153,37 @@ impl RedisCluster {
         if from.port() == to.port() {
             return;
         }
+        self.begin_to_move_slot_of(key, to);
         let slot = slot(key.as_bytes()).to_string();
         let id = |node: &PrivateRedis| node.command(&["CLUSTER", "MYID"]).text();
-        to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]);
-        from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]);
         self.move_keys(from, to, &slot);
         for node in [to, from] {
             node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]);
         }
         self.await_agreement();
+    }
+
+    /// Begins to give a slot to another master: until [`RedisCluster::move_slot_of`] ends it, the old owner serves the keys
+    /// that it has, and sends clients that ask for others to the new one (`ASK`).
+    ///
+    /// # Panics
+    ///
+    /// If the other one is no master, or a node refuses.
+    pub fn begin_to_move_slot_of(&self, key: &str, to: &PrivateRedis) {
+        let from = self.owner(key);
+        if from.port() == to.port() {
+            return;
+        }
+        let slot = slot(key.as_bytes()).to_string();
+        let id = |node: &PrivateRedis| node.command(&["CLUSTER", "MYID"]).text();
+        to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]);
+        from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]);
+    }
+
+    /// The slot that a key is in: a number from 0 to 16383.
+    #[must_use]
+    pub fn slot(key: &str) -> u16 {
+        slot(key.as_bytes())
     }
 
     /// Waits until all nodes that run and are not paused agree on who serves which slots, and say that the cluster is
@@ -182,7 +217,7 @@ impl RedisCluster {
                 node.command(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
             }
             if at > 0 {
-                let (port, bus) = (first.port().to_string(), first.bus_port().to_string());
+                let (port, bus) = (first.peer_port().to_string(), first.bus_port().to_string());
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
             }
         }
@@ -215,7 +250,7 @@ impl RedisCluster {
             if keys.list().is_empty() {
                 return;
             }
-            let port = to.port().to_string();
+            let port = to.peer_port().to_string();
             let (user, password) = super::server::ADMIN;
             let mut words: Vec<&[u8]> =
                 ["MIGRATE", "127.0.0.1", &port, "", "0", "60000", "AUTH2", user, password, "KEYS"]

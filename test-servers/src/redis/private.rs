@@ -2,15 +2,20 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::client::{RedisConnection, Reply};
-use super::program::program;
+use super::program::{Program, program, tls_program};
 use super::server::{ADMIN, Ports, Role, Server};
 use crate::private::checked_setting;
 use crate::{tls, url};
 
 /// The certificate of the authority, in the server's folder.
 const CA_FILE: &str = "ca.crt";
+
+/// How a server speaks TLS; clients have no certificates.
+const TLS_SETTINGS: &str =
+    "tls-auth-clients no\ntls-ca-cert-file ca.crt\ntls-cert-file server.crt\ntls-key-file server.key\n";
 
 /// Settings of a private Redis.
 ///
@@ -22,7 +27,9 @@ const CA_FILE: &str = "ca.crt";
 pub struct RedisSettings {
     lines: Vec<(String, String)>,
     password: Option<String>,
-    tls_host: Option<String>,
+    identity: Option<Arc<tls::Identity>>,
+    /// Whether servers talk to each other through TLS.
+    peers_use_tls: bool,
 }
 
 impl RedisSettings {
@@ -56,13 +63,32 @@ impl RedisSettings {
         self.set("user", &format!("{name} on {} {rules}", quoted(&format!(">{password}"))))
     }
 
-    /// Speaks TLS on a second port, with a certificate for this host name by an authority of its own (see
+    /// Speaks TLS on a second port, with a certificate for this host name (or address) by an authority of its own (see
     /// [`PrivateRedis::ca_file`]). That port is reached as `localhost` and as `127.0.0.1`: a certificate for anything
-    /// else is one for a wrong host.
+    /// else is one for a wrong host. Servers with clones of these settings have the same certificate; in a cluster, and
+    /// with Sentinels, they talk to each other through TLS, too.
+    ///
+    /// # Panics
+    ///
+    /// If no certificate can be made for it.
     #[must_use]
     pub fn tls(mut self, host: &str) -> Self {
-        self.tls_host = Some(host.to_owned());
+        self.identity = Some(Arc::new(tls::identity(host)));
         self
+    }
+
+    /// For servers that work together: through TLS if they speak it.
+    pub(super) fn for_peers(mut self) -> Self {
+        self.peers_use_tls = self.identity.is_some();
+        self
+    }
+
+    /// What speaks TLS as well, and does so when it talks to servers.
+    pub(super) fn peer_configuration(&self, ports: Ports) -> String {
+        match self.peers_use_tls {
+            true => format!("tls-port {}\n{TLS_SETTINGS}tls-replication yes\n", ports.tls),
+            false => String::new(),
+        }
     }
 
     /// With these before its own, which count more.
@@ -83,13 +109,15 @@ impl RedisSettings {
             admin = ADMIN.0,
             password = ADMIN.1,
         );
-        if self.tls_host.is_some() {
-            let tls = ports.tls;
-            let _ = writeln!(text, "tls-port {tls}\ntls-auth-clients no\ntls-ca-cert-file {CA_FILE}");
-            let _ = writeln!(text, "tls-cert-file server.crt\ntls-key-file server.key");
+        if self.identity.is_some() && !self.peers_use_tls {
+            let _ = write!(text, "tls-port {}\n{TLS_SETTINGS}", ports.tls);
         }
+        text.push_str(&self.peer_configuration(ports));
         if self.lines.iter().any(|(name, _)| name == "cluster-enabled") {
             let _ = writeln!(text, "cluster-port {}", ports.bus);
+            if self.peers_use_tls {
+                text.push_str("tls-cluster yes\n");
+            }
         }
         self.lines.iter().for_each(|(name, value)| {
             let _ = writeln!(text, "{name} {value}");
@@ -97,11 +125,15 @@ impl RedisSettings {
         text
     }
 
+    /// What servers with these settings run.
+    pub(super) fn program(&self) -> &'static Program {
+        if self.identity.is_some() { tls_program() } else { program() }
+    }
+
     /// What the server finds in its folder.
-    fn files(&self) -> Vec<(&'static str, String)> {
-        let Some(host) = &self.tls_host else { return Vec::new() };
-        let identity = tls::identity(host);
-        vec![("server.crt", identity.certificate), ("server.key", identity.key), (CA_FILE, identity.authority)]
+    pub(super) fn files(&self) -> Vec<(&str, &str)> {
+        let Some(identity) = &self.identity else { return Vec::new() };
+        vec![("server.crt", &*identity.certificate), ("server.key", &identity.key), (CA_FILE, &identity.authority)]
     }
 }
 
@@ -122,9 +154,8 @@ impl PrivateRedis {
     /// If Redis is not installed (the message says how to install it), is too old, or does not start (with its log).
     #[must_use]
     pub fn start(settings: RedisSettings) -> Self {
-        let files = settings.files();
-        let files: Vec<(&str, &str)> = files.iter().map(|(name, content)| (*name, content.as_str())).collect();
-        let server = Server::start(Role::Data, &files, |folder, ports| settings.configuration(folder, ports));
+        let configuration = |folder: &Path, ports| settings.configuration(folder, ports);
+        let server = Server::start(settings.program(), Role::Data, &settings.files(), configuration);
         Self { server, settings }
     }
 
@@ -148,7 +179,7 @@ impl PrivateRedis {
     ///
     /// If one of them does not run, or it does not come to follow.
     pub fn follow(&self, primary: &Self) {
-        self.command(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+        self.command(&["REPLICAOF", "127.0.0.1", &primary.peer_port().to_string()]);
         self.command(&["CONFIG", "REWRITE"]);
         self.await_copy();
     }
@@ -203,7 +234,7 @@ impl PrivateRedis {
     /// If the server was not started with [`RedisSettings::tls`].
     #[must_use]
     pub fn tls_url(&self) -> String {
-        assert!(self.settings.tls_host.is_some(), "this server was started without TLS");
+        assert!(self.settings.identity.is_some(), "this server was started without TLS");
         self.address("rediss", "127.0.0.1", self.server.ports().tls)
     }
 
@@ -217,15 +248,14 @@ impl PrivateRedis {
         self.tls_url().replacen("127.0.0.1", "localhost", 1)
     }
 
-    /// The certificate of the authority that vouches for this server, a PEM file. No other server's authority does, not
-    /// even its replica's.
+    /// The certificate of the authority that vouches for this server, and for those with clones of its settings, a PEM file.
     ///
     /// # Panics
     ///
     /// If the server was not started with [`RedisSettings::tls`].
     #[must_use]
     pub fn ca_file(&self) -> PathBuf {
-        assert!(self.settings.tls_host.is_some(), "this server was started without TLS");
+        assert!(self.settings.identity.is_some(), "this server was started without TLS");
         self.server.folder().join(CA_FILE)
     }
 
@@ -233,6 +263,12 @@ impl PrivateRedis {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.server.ports().plain
+    }
+
+    /// The port on which other servers reach this one as clients do.
+    pub(super) fn peer_port(&self) -> u16 {
+        let ports = self.server.ports();
+        if self.settings.peers_use_tls { ports.tls } else { ports.plain }
     }
 
     /// The port on which nodes of a cluster talk to each other.
@@ -256,16 +292,16 @@ impl PrivateRedis {
         self.server.folder()
     }
 
-    /// Whose server it is: `Redis`, or `Valkey` if `IDEM_TEST_REDIS_SERVER` names one.
+    /// Whose server it is: `Redis`, or `Valkey` if `IDEM_TEST_REDIS_SERVER` names one (that can what the settings ask for).
     #[must_use]
     pub fn server_name(&self) -> &str {
-        &program().version.name
+        &self.server.program().version.name
     }
 
     /// Its version: 7.0.15 is `(7, 0, 15)`.
     #[must_use]
     pub fn version(&self) -> (u32, u32, u32) {
-        program().version.number
+        self.server.program().version.number
     }
 
     /// Runs a command over a connection of its own, as a user who may do everything.

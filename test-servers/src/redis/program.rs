@@ -44,22 +44,60 @@ impl Version {
 /// The program that private servers run: `redis-server`, or the one that `IDEM_TEST_REDIS_SERVER` names.
 pub(crate) fn program() -> &'static Program {
     static PROGRAM: OnceLock<Program> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let path = match std::env::var_os(VARIABLE) {
-            Some(path) => {
-                let path = PathBuf::from(path);
-                assert!(path.is_file(), "{VARIABLE} is {}, and there is no such program", path.display());
-                path
-            }
-            None => find::program("redis-server").unwrap_or_else(|| panic!("{NOT_INSTALLED}")),
-        };
+    PROGRAM.get_or_init(|| match std::env::var_os(VARIABLE) {
+        Some(path) => {
+            let path = PathBuf::from(path);
+            assert!(path.is_file(), "{VARIABLE} is {}, and there is no such program", path.display());
+            Program::at(path)
+        }
+        None => Program::at(find::program("redis-server").unwrap_or_else(|| panic!("{NOT_INSTALLED}"))),
+    })
+}
+
+/// The same for servers that speak TLS. Where `IDEM_TEST_REDIS_SERVER` names a program that was built without it,
+/// `redis-server` stands in, and this says so.
+pub(crate) fn tls_program() -> &'static Program {
+    static STANDS_IN: OnceLock<Option<Program>> = OnceLock::new();
+    let stands_in = STANDS_IN.get_or_init(|| {
+        let named = program();
+        if named.speaks_tls() {
+            return None;
+        }
+        let named = named.path.display();
+        let usual = find::program("redis-server").map(Program::at).filter(Program::speaks_tls);
+        let usual =
+            usual.unwrap_or_else(|| panic!("{named} was built without TLS, and no redis-server speaks it either"));
+        // Whoever reads the output of the tests must see what did not run on the program that was named.
+        #[allow(clippy::print_stderr)]
+        {
+            eprintln!(
+                "not on {named}, which was built without TLS: servers that speak it are {}",
+                usual.path.display()
+            );
+        }
+        Some(usual)
+    });
+    stands_in.as_ref().unwrap_or_else(|| program())
+}
+
+impl Program {
+    fn at(path: PathBuf) -> Self {
         let output = Command::new(&path).arg("--version").output();
         let output = output.unwrap_or_else(|error| panic!("{} can't be run: {error}", path.display())).stdout;
         let text = String::from_utf8_lossy(&output);
         let version = said_version(&text).unwrap_or_else(|| panic!("{} says of its version: {text}", path.display()));
         let version = version.checked(&path.display().to_string());
-        Program { path, version }
-    })
+        Self { path, version }
+    }
+
+    /// Whether it was built with TLS. One that was ends for want of a certificate, one that was not for want of TLS.
+    fn speaks_tls(&self) -> bool {
+        let arguments = ["--port", "0", "--tls-port", "1", "--save", "", "--appendonly", "no"];
+        let output = Command::new(&self.path).args(arguments).current_dir(std::env::temp_dir()).output();
+        let output = output.unwrap_or_else(|error| panic!("{} can't be run: {error}", self.path.display()));
+        let said = [output.stdout, output.stderr].concat();
+        String::from_utf8_lossy(&said).contains("Failed to configure TLS")
+    }
 }
 
 /// What to do where no server is installed.

@@ -33,16 +33,18 @@ impl RedisSentinel {
         Self::start_with(RedisSettings::new())
     }
 
-    /// As [`RedisSentinel::start`], with settings for primary and replica.
+    /// As [`RedisSentinel::start`], with settings for primary and replica. If they speak TLS, so do the Sentinels.
     ///
     /// # Panics
     ///
     /// As [`RedisSentinel::start`].
     #[must_use]
     pub fn start_with(settings: RedisSettings) -> Self {
-        let primary = PrivateRedis::start(settings);
+        let settings = settings.for_peers();
+        let primary = PrivateRedis::start(settings.clone());
         let replica = primary.replica();
-        let sentinels: Vec<Sentinel> = (0..SENTINELS).map(|_| Sentinel::start(primary.port())).collect();
+        let sentinels: Vec<Sentinel> =
+            (0..SENTINELS).map(|_| Sentinel::start(primary.peer_port(), &settings)).collect();
         for sentinel in &sentinels {
             sentinel.await_acquaintance();
         }
@@ -61,6 +63,19 @@ impl RedisSentinel {
             self.sentinels[1..].iter().map(|sentinel| format!("node=127.0.0.1:{}&", sentinel.port())).collect();
         let first = self.sentinels[0].port();
         format!("redis-sentinel://{login}127.0.0.1:{first}?{nodes}sentinelServiceName={SERVICE}")
+    }
+
+    /// The same for clients that speak TLS.
+    ///
+    /// # Panics
+    ///
+    /// If they were started without [`RedisSettings::tls`].
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        let _ = self.nodes[0].tls_url();
+        let plain = self.url().replacen("redis-sentinel://", "rediss-sentinel://", 1);
+        let ports = self.sentinels.iter().map(|sentinel| sentinel.0.ports());
+        ports.fold(plain, |url, ports| url.replace(&format!(":{}", ports.plain), &format!(":{}", ports.tls)))
     }
 
     /// The name under which clients ask Sentinels for the primary.
@@ -125,7 +140,7 @@ impl RedisSentinel {
                     return Ok(false);
                 }
             }
-            found = self.nodes.iter().find(|node| named == Some(node.port().into()) && wanted(node.port()));
+            found = self.nodes.iter().find(|node| named == Some(node.peer_port().into()) && wanted(node.port()));
             let Some(node) = found else { return Ok(false) };
             Ok(!node.server().is_answering() || node.server().info("replication", "role")? == "master")
         });
@@ -138,10 +153,11 @@ impl RedisSentinel {
 pub struct Sentinel(Server);
 
 impl Sentinel {
-    fn start(primary: u16) -> Self {
-        let server = Server::start(Role::Sentinel, &[], |folder, ports| {
+    fn start(primary: u16, settings: &RedisSettings) -> Self {
+        let server = Server::start(settings.program(), Role::Sentinel, &settings.files(), |folder, ports| {
+            let tls = settings.peer_configuration(ports);
             format!(
-                "bind 127.0.0.1\nport {port}\ndir \"{folder}\"\n\
+                "bind 127.0.0.1\nport {port}\ndir \"{folder}\"\n{tls}\
                  sentinel monitor {SERVICE} 127.0.0.1 {primary} {QUORUM}\n\
                  sentinel auth-user {SERVICE} {user}\nsentinel auth-pass {SERVICE} {password}\n\
                  sentinel down-after-milliseconds {SERVICE} 1000\nsentinel failover-timeout {SERVICE} 3000\n",

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::client::{RedisConnection, Reply, info_value};
-use super::program::program;
+use super::program::Program;
 use crate::folder::{self, Folder};
 use crate::keeper::Keeper;
 use crate::private::{log_since, log_tail};
@@ -51,6 +51,7 @@ pub(super) struct Server {
     folder: PathBuf,
     ports: Ports,
     role: Role,
+    program: &'static Program,
 }
 
 /// What the program is to be.
@@ -72,9 +73,12 @@ struct Inner {
 impl Server {
     /// Starts a process on free ports and waits until it answers. `files` are put into its folder first; `settings`
     /// gives what is in its settings file.
-    pub(super) fn start(role: Role, files: &[(&str, &str)], settings: impl Fn(&Path, Ports) -> String) -> Self {
-        // Before a folder is made: it may be missing.
-        let program = program();
+    pub(super) fn start(
+        program: &'static Program,
+        role: Role,
+        files: &[(&str, &str)],
+        settings: impl Fn(&Path, Ports) -> String,
+    ) -> Self {
         let mut folder = Folder::new("idem-redis-");
         let path = folder.path().to_path_buf();
         let mut keeper = Keeper::new("Redis", &mut folder, END);
@@ -85,10 +89,10 @@ impl Server {
         for _ in 0..20 {
             let ports = Ports::free();
             folder::write_private(&path.join(SETTINGS_FILE), &settings(&path, ports));
-            match run(&mut keeper, &path, ports.plain, role) {
+            match run(program, &mut keeper, &path, ports.plain, role) {
                 Ok(process) => {
                     let inner = Mutex::new(Inner { keeper, process: Some(process), paused: Vec::new() });
-                    return Self { inner, folder: path, ports, role };
+                    return Self { inner, folder: path, ports, role, program };
                 }
                 Err(Failure::PortTaken) => {}
                 Err(Failure::Other(what)) => {
@@ -101,6 +105,10 @@ impl Server {
 
     pub(super) fn ports(&self) -> Ports {
         self.ports
+    }
+
+    pub(super) fn program(&self) -> &'static Program {
+        self.program
     }
 
     pub(super) fn process_id(&self) -> Option<u32> {
@@ -169,7 +177,7 @@ impl Server {
         }
         let deadline = Instant::now() + START;
         let failure = loop {
-            match run(&mut inner.keeper, &self.folder, self.ports.plain, self.role) {
+            match run(self.program, &mut inner.keeper, &self.folder, self.ports.plain, self.role) {
                 Ok(process) => {
                     inner.process = Some(process);
                     return;
@@ -222,10 +230,10 @@ enum Failure {
 }
 
 /// Starts a process and waits until it answers commands and has read its data.
-fn run(keeper: &mut Keeper, folder: &Path, port: u16, role: Role) -> Result<u32, Failure> {
+fn run(program: &Program, keeper: &mut Keeper, folder: &Path, port: u16, role: Role) -> Result<u32, Failure> {
     let log = folder.join("log");
     let before = std::fs::metadata(&log).map_or(0, |data| data.len());
-    let (program, settings) = (program().path.to_string_lossy(), folder.join(SETTINGS_FILE));
+    let (program, settings) = (program.path.to_string_lossy(), folder.join(SETTINGS_FILE));
     let settings = settings.to_string_lossy();
     let process = match role {
         Role::Data => keeper.start(&log, &[&program, &settings]),
@@ -238,8 +246,6 @@ fn run(keeper: &mut Keeper, folder: &Path, port: u16, role: Role) -> Result<u32,
             let said = log_since(&log, before);
             return Err(if said.contains("Address already in use") {
                 Failure::PortTaken
-            } else if said.contains("Failed finding TLS support") || said.contains("'tls-port") {
-                Failure::Other("it was built without TLS; tests of TLS need one that was built with it".to_owned())
             } else {
                 Failure::Other("it ended at once".to_owned())
             });

@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::{NewPayment, Reservation};
-use crate::model::{Payment, Tenant};
+use crate::{
+    model::{Payment, Tenant},
+    provider::Order,
+};
 
 #[derive(Default)]
 pub(crate) struct MemoryLedger(Mutex<Rows>);
@@ -18,6 +21,12 @@ struct Rows {
     carts: HashMap<(Tenant, String), String>,
 }
 
+impl Rows {
+    fn find(&self, downstream_key: &str) -> Option<&(NewPayment, Payment)> {
+        self.payments.iter().find(|(row, _)| row.downstream_key == downstream_key)
+    }
+}
+
 impl MemoryLedger {
     pub(super) fn reserve(&self, tenant: &Tenant, cart: &str, downstream_key: &str) -> Reservation {
         let mut rows = self.rows();
@@ -25,9 +34,16 @@ impl MemoryLedger {
         if owner == downstream_key { Reservation::Own } else { Reservation::Taken }
     }
 
+    pub(super) fn find(&self, downstream_key: &str) -> Option<(Order, Payment)> {
+        let rows = self.rows();
+        let (row, payment) = rows.find(downstream_key)?;
+        let order = Order { amount_minor: row.amount_minor, currency: row.currency.clone() };
+        Some((order, payment.clone()))
+    }
+
     pub(super) fn insert(&self, new: NewPayment) -> Payment {
         let mut rows = self.rows();
-        if let Some((_, written)) = rows.payments.iter().find(|(row, _)| row.downstream_key == new.downstream_key) {
+        if let Some((_, written)) = rows.find(&new.downstream_key) {
             return written.clone();
         }
         let payment = Payment::succeeded(rows.payments.len() as u64 + 1, &new.charge_id, new.amount_minor);

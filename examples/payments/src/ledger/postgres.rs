@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Client, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime, Transaction};
+use deadpool_postgres::{
+    Client, GenericClient, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime, Transaction,
+};
 use tokio_postgres::{Config, IsolationLevel, NoTls, Row};
 
 use super::{LedgerError, NewPayment, Reservation};
-use crate::model::{Payment, Tenant};
+use crate::{
+    model::{Payment, Tenant},
+    provider::Order,
+};
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS payments (
@@ -76,6 +81,10 @@ impl PostgresLedger {
         Ok(if owner == downstream_key { Reservation::Own } else { Reservation::Taken })
     }
 
+    pub(super) async fn find(&self, downstream_key: &str) -> Result<Option<(Order, Payment)>, LedgerError> {
+        find(&self.connection().await?, downstream_key).await
+    }
+
     pub(super) async fn insert(&self, new: &NewPayment) -> Result<Payment, LedgerError> {
         let mut connection = self.connection().await?;
         let transaction = begin(&mut connection).await?;
@@ -110,14 +119,18 @@ pub(crate) async fn insert_payment(transaction: &Transaction<'_>, new: &NewPayme
     let NewPayment { tenant, downstream_key, charge_id, amount_minor, currency } = new;
     let values: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
         [&tenant.as_str(), downstream_key, charge_id, amount_minor, currency];
-    let row = match transaction.query_opt(insert, &values).await? {
-        Some(row) => row,
-        None => {
-            let written = "SELECT id, charge_id, amount_minor FROM payments WHERE downstream_key = $1";
-            transaction.query_one(written, &[downstream_key]).await?
-        }
-    };
-    payment(&row)
+    if let Some(row) = transaction.query_opt(insert, &values).await? {
+        return payment(&row);
+    }
+    let written = find(transaction, downstream_key).await?;
+    written.map(|(_, payment)| payment).ok_or_else(|| LedgerError("a payment was removed while it was read".into()))
+}
+
+/// The payment under a downstream key, with what was ordered.
+async fn find(client: &impl GenericClient, downstream_key: &str) -> Result<Option<(Order, Payment)>, LedgerError> {
+    let written = "SELECT id, charge_id, amount_minor, currency FROM payments WHERE downstream_key = $1";
+    let Some(row) = client.query_opt(written, &[&downstream_key]).await? else { return Ok(None) };
+    Ok(Some((Order { amount_minor: row.try_get(2)?, currency: row.try_get(3)? }, payment(&row)?)))
 }
 
 /// The first of the tables that has rows, the store's included. Makes none of them.

@@ -9,7 +9,10 @@ use std::{
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::{LedgerError, NewPayment, Reservation};
-use crate::model::{Payment, Tenant};
+use crate::{
+    model::{Payment, Tenant},
+    provider::Order,
+};
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS payments (
@@ -74,14 +77,7 @@ pub(crate) fn begin(connection: &mut Connection) -> rusqlite::Result<Transaction
 
 /// Writes the payment in the caller's transaction, unless its downstream key has one.
 pub(crate) fn insert_payment(transaction: &Transaction<'_>, new: &NewPayment) -> Result<Payment, LedgerError> {
-    let written = transaction
-        .query_row(
-            "SELECT id, charge_id, amount_minor FROM payments WHERE downstream_key = ?1",
-            params![new.downstream_key],
-            payment,
-        )
-        .optional()?;
-    if let Some(written) = written {
+    if let Some((_, written)) = find(transaction, &new.downstream_key)? {
         return Ok(written);
     }
     transaction.execute(
@@ -90,6 +86,16 @@ pub(crate) fn insert_payment(transaction: &Transaction<'_>, new: &NewPayment) ->
     )?;
     let id = u64::try_from(transaction.last_insert_rowid()).map_err(|_| LedgerError("an id is negative".into()))?;
     Ok(Payment::succeeded(id, &new.charge_id, new.amount_minor))
+}
+
+/// The payment under a downstream key, with what was ordered.
+pub(super) fn find(connection: &Connection, downstream_key: &str) -> Result<Option<(Order, Payment)>, LedgerError> {
+    let found = connection.query_row(
+        "SELECT id, charge_id, amount_minor, currency FROM payments WHERE downstream_key = ?1",
+        params![downstream_key],
+        |row| Ok((Order { amount_minor: row.get(2)?, currency: row.get(3)? }, payment(row)?)),
+    );
+    Ok(found.optional()?)
 }
 
 pub(super) fn reserve(

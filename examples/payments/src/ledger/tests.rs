@@ -52,6 +52,17 @@ async fn a_payment_written_again_under_its_downstream_key_is_the_one_that_was_fi
 }
 
 #[tokio::test]
+async fn a_payment_is_found_under_its_downstream_key_with_what_was_ordered() {
+    let (_folder, ledgers) = ledgers().await;
+    for ledger in ledgers {
+        let written = ledger.insert(new(7, "a")).await.unwrap();
+        let order = Order { amount_minor: 250_000, currency: "VND".into() };
+        assert_eq!(ledger.find("a").await.unwrap(), Some((order, written)));
+        assert_eq!(ledger.find("b").await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
 async fn a_cart_is_reserved_once_per_tenant_and_stays_its_payments_own() {
     let (_folder, ledgers) = ledgers().await;
     for ledger in ledgers {

@@ -1,4 +1,4 @@
-//! `POST /payments`: reserve the cart, charge, write the row.
+//! `POST /payments`: look whether it was paid, reserve the cart, charge, write the row.
 
 use std::sync::Arc;
 
@@ -41,6 +41,22 @@ pub(super) async fn pay(
     };
     // The same in every attempt: a second one finds its own reservation, its own charge and its own row.
     let downstream_key = attempt.downstream_key("charge");
+    let order = Order { amount_minor: request.amount_minor, currency: request.currency.clone() };
+
+    // The second layer: the column is unique, and rows outlive records. An earlier attempt may have died behind its row;
+    // then this one is a repeat. Or its record is gone, expired or lost by a store that can lose some (Redis, in a
+    // failover); then this one is number 1, no repeat, and only the row tells.
+    match service.ledger.find(&downstream_key).await {
+        Ok(None) => {}
+        Ok(Some((ordered, payment))) if ordered == order => {
+            if !attempt.is_repeat() {
+                tracing::warn!("a payment without its record was asked for again, and is answered with");
+            }
+            return (StatusCode::CREATED, Json(payment)).into_response();
+        }
+        Ok(Some(_)) => return paid_otherwise(),
+        Err(error) => return unavailable(&error),
+    }
 
     if let Some(cart) = &request.cart_id {
         match service.ledger.reserve(&tenant, cart, &downstream_key).await {
@@ -53,15 +69,9 @@ pub(super) async fn pay(
         }
     }
 
-    let order = Order { amount_minor: request.amount_minor, currency: request.currency.clone() };
     let charge_id = match service.provider.charge(&downstream_key, &order, faults.delay).await {
         Ok(charge_id) => charge_id,
-        // Our record of the first order has expired, and the provider still has its own. A status that is forgotten:
-        // the first order may still be sent again under this key.
-        Err(NotCharged::OtherOrder) => {
-            let detail = "this key was used for another payment, long ago; use a new key for this one";
-            return problem(StatusCode::UNPROCESSABLE_ENTITY, "key-charged-otherwise", "Key used before", detail);
-        }
+        Err(NotCharged::OtherOrder) => return paid_otherwise(),
         Err(NotCharged::Failed(error)) => return unavailable(&error),
     };
     faults.reached(Point::AfterCharge);
@@ -82,7 +92,8 @@ pub(super) async fn pay(
             Ok(recorded) => respond(&recorded).into_response(),
             Err(error) => error.into_response(),
         },
-        // The row first: if the record is not written any more, the next attempt finds the row under its key.
+        // The row first: if the record is not written any more, the next attempt finds the row under its key. If two
+        // attempts come here at the same time, one row is written, and both answer with it.
         None => match service.ledger.insert(payment).await {
             Ok(payment) => {
                 faults.reached(Point::AfterRow);
@@ -91,6 +102,13 @@ pub(super) async fn pay(
             Err(error) => unavailable(&error),
         },
     }
+}
+
+/// Our record of the first order is gone, and the ledger or the provider still has its own. A status that is forgotten: the
+/// first order may still be sent again under this key.
+fn paid_otherwise() -> Response {
+    let detail = "this key was used for another payment, long ago; use a new key for this one";
+    problem(StatusCode::UNPROCESSABLE_ENTITY, "key-charged-otherwise", "Key used before", detail)
 }
 
 /// Writes the row and completes the record in one transaction. Gives the response that the record holds.

@@ -1,13 +1,13 @@
 //! One payment for a cart.
 
-use crate::server::{Place, Process, assert_replays, code, is_replay};
+use crate::server::{Place, assert_replays, code, is_replay};
 
 const BODY: &str = r#"{"amountMinor":250000,"currency":"VND","cartId":"cart-1"}"#;
 
 #[tokio::test]
 async fn a_second_payment_for_a_cart_is_the_services_own_409_without_a_charge_and_replays() {
     for place in Place::each() {
-        let (server, store) = (Process::serve(&place.store, &[]).await, &place.store);
+        let (server, store) = (place.serve(&[]).await, &place.store);
         let first = server.pay("k-1", BODY, &[]).await;
         assert_eq!(first.status, 201);
         let second = server.pay("k-2", BODY, &[]).await;
@@ -26,7 +26,7 @@ async fn a_second_payment_for_a_cart_is_the_services_own_409_without_a_charge_an
 #[tokio::test]
 async fn a_repeated_attempt_finds_the_cart_that_it_reserved_itself() {
     for place in Place::each() {
-        let (server, store) = (Process::serve(&place.store, &[]).await, &place.store);
+        let (server, store) = (place.serve(&[]).await, &place.store);
         assert_eq!(server.pay("k-1", BODY, &[("x-fail", "503")]).await.status, 503);
         let rival = server.pay("k-2", BODY, &[]).await;
         assert_eq!((rival.status.as_u16(), code(&rival)), (409, "cart-already-paid".into()));

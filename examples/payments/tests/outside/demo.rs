@@ -2,6 +2,7 @@
 
 use std::process::Output;
 
+use test_servers::{PrivateRedis, RedisCluster, RedisSentinel, RedisSettings};
 use tokio::process::Command;
 
 use crate::server::{LIMIT, Place};
@@ -83,6 +84,41 @@ async fn the_demo_on_an_empty_postgres_database_leaves_its_tables_and_refuses_to
 }
 
 #[tokio::test]
+async fn the_demo_on_redis_keeps_its_payments_in_a_file_and_refuses_to_begin_on_its_own_records() {
+    let place = Place::redis();
+    let first = payments(&["demo", "--store", &place.store]).await;
+    assert_is_the_documented_run(&first, "killed (SIGKILL) after the provider charged");
+    assert!(lines(&first)[0].contains("a redis store (records) and sqlite:"), "{:?}", lines(&first)[0]);
+    let second = payments(&["demo", "--store", &place.store]).await;
+    assert_eq!((second.status.code(), lines(&second)), (Some(2), vec![]));
+    assert!(errors(&second).contains("?prefix=NAME"), "{}", errors(&second));
+
+    // In a ledger that is named, the payments stay.
+    let (place, ledger) = (Place::redis(), Place::postgres().store);
+    let named = payments(&["demo", "--store", &place.store, "--ledger", &ledger]).await;
+    assert_is_the_documented_run(&named, "killed (SIGKILL) after the provider charged");
+    assert_eq!(test_servers::query_value(&ledger, "SELECT count(*) FROM payments"), "4");
+    let fresh = Place::redis();
+    for (ledger, part) in [(&*ledger, "--ledger: the table payments"), ("memory:", "--ledger: the demo kills")] {
+        let refused = payments(&["demo", "--store", &fresh.store, "--ledger", ledger]).await;
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(errors(&refused).contains(part), "{}", errors(&refused));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_on_a_redis_cluster_on_one_that_sentinels_watch_and_through_tls_comes_out() {
+    let cluster = RedisCluster::start(3, 0);
+    let watched = RedisSentinel::start();
+    let with_tls = PrivateRedis::start(RedisSettings::new().password("hunter2").tls("localhost"));
+    let tls_url = format!("{}?sslrootcert={}", with_tls.localhost_tls_url(), with_tls.ca_file().display());
+    for url in [cluster.url(), watched.url(), tls_url] {
+        let output = payments(&["demo", "--store", &url]).await;
+        assert_is_the_documented_run(&output, "killed (SIGKILL) after the provider charged");
+    }
+}
+
+#[tokio::test]
 async fn the_demo_refuses_a_database_that_has_records_or_payments_of_any_kind() {
     for (table, columns) in [("idem_records", "scope text"), ("payments", "of_another_program text")] {
         let place = Place::postgres();
@@ -101,6 +137,9 @@ async fn a_mistake_in_the_command_line_is_told_and_ends_with_2() {
         (&["pay"][..], "there is no command \"pay\""),
         (&["serve", "--listen", "127.0.0.1:0"], "serve needs --store URL"),
         (&["serve", "--listen", "127.0.0.1:0", "--store", "mysql://u:secret@h/db"], "no store for mysql: URLs"),
+        (&["serve", "--listen", "127.0.0.1:0", "--store", "redis://u:secret@h"], "--ledger sqlite:PATH"),
+        (&["demo", "--store", "redis://u:secret@h:port"], "the Redis URL can't be read"),
+        (&["demo", "--store", "redis://u:secret@h", "--ledger", "redis://u:secret@h"], "--ledger: "),
         (&["serve", "--listen", "127.0.0.1:0", "--store", "memory:", "--lease", "0s"], "lease is zero"),
         (&["serve", "--listen", "127.0.0.1:0", "--store", "memory:", "--provider", "ftp://x"], "--provider"),
     ] {
@@ -132,9 +171,11 @@ async fn what_can_not_be_opened_or_listened_on_is_named_and_ends_with_1() {
         assert_eq!((output.status.code(), lines(&output)), (Some(1), vec![]), "{errors}");
         assert!(errors.contains(part) && !errors.contains("secret"), "{errors}");
     }
-    let output = payments(&["demo", "--store", &nobody]).await;
-    assert_eq!(output.status.code(), Some(1));
-    assert!(errors(&output).contains("--store: ") && !errors(&output).contains("secret"), "{}", errors(&output));
+    for store in [nobody, format!("redis://app:secret@{free}")] {
+        let output = payments(&["demo", "--store", &store]).await;
+        assert_eq!(output.status.code(), Some(1));
+        assert!(errors(&output).contains("--store: ") && !errors(&output).contains("secret"), "{}", errors(&output));
+    }
 }
 
 #[tokio::test]

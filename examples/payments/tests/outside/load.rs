@@ -1,11 +1,18 @@
-//! Clients that pay and retry, while servers or their database are killed again and again.
+//! Clients that pay and retry at two servers, while these or their database are killed again and again.
 //!
 //! Under `./scripts/test --full` it is much longer.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
-use test_servers::{PrivatePostgres, Settings, query_value};
+use test_servers::{PrivatePostgres, PrivateRedis, RedisSentinel, RedisSettings, Settings};
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinSet,
@@ -42,58 +49,145 @@ impl Size {
 // case 041
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_killed_under_load_leave_one_charge_one_row_and_one_answer_for_each_key() {
-    let size = Size::of(Size { keys: 150, kills: 6 }, Size { keys: 1_200, kills: 60 });
-    let place = Place::postgres();
-    let run = Run { store: &place.store, size, crashes: true };
-    run.play(async |_, server: &Process| server.signal("-KILL").await).await;
+    for place in [Place::postgres(), Place::redis()] {
+        let size = Size::of(Size { keys: 150, kills: 6 }, Size { keys: 1_200, kills: 60 });
+        let run = Run { place: &place, size, trouble: Trouble::Kills };
+        run.play(async |_, server: &Process, _: &Clients| server.signal("-KILL").await).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_restarted_under_load_leaves_one_charge_one_row_and_one_answer_for_each_key() {
     let size = Size::of(Size { keys: 150, kills: 3 }, Size { keys: 1_200, kills: 10 });
     let database = Arc::new(PrivatePostgres::start(Settings::new()));
-    let run = Run { store: &database.create_database("payments", &[]), size, crashes: false };
-    run.play(async |number, _: &Process| {
+    let place = Place::at(database.create_database("payments", &[]));
+    let run = Run { place: &place, size, trouble: Trouble::Outages };
+    run.play(async |number, _: &Process, _: &Clients| {
         let database = Arc::clone(&database);
-        let restart = move || match number % 3 {
+        aside(move || match number % 3 {
             0 => database.restart(),
             _ => {
                 database.kill();
                 database.start_again();
             }
-        };
-        tokio::task::spawn_blocking(restart).await.unwrap();
+        })
+        .await;
     })
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_restarted_under_load_leaves_one_charge_one_row_and_one_answer_for_each_key() {
+    let size = Size::of(Size { keys: 150, kills: 3 }, Size { keys: 1_200, kills: 10 });
+    let redis = Arc::new(PrivateRedis::start(RedisSettings::new()));
+    let run = Run { place: &Place::of_records(&redis.url()), size, trouble: Trouble::Outages };
+    run.play(async |number, _: &Process, clients: &Clients| {
+        let (stopped, started) = (Arc::clone(&redis), Arc::clone(&redis));
+        aside(move || if number % 3 == 0 { stopped.stop() } else { stopped.kill() }).await;
+        // It starts so fast that nobody would notice.
+        clients.broken_off_again().await;
+        aside(move || started.start_again()).await;
+    })
+    .await;
+}
+
+// case 023
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_fails_over_under_load_leaves_one_charge_one_row_and_one_answer_for_each_key() {
+    let size = Size::of(Size { keys: 150, kills: 2 }, Size { keys: 1_200, kills: 10 });
+    let redis = Arc::new(RedisSentinel::start());
+    let run = Run { place: &Place::of_records(&redis.url()), size, trouble: Trouble::Failovers };
+    run.play(async |_, _: &Process, clients: &Clients| {
+        let (before, after) = (Arc::clone(&redis), Arc::clone(&redis));
+        aside(move || {
+            let primary = before.primary().port();
+            before.nodes().iter().filter(|node| node.port() != primary).for_each(PrivateRedis::kill);
+        })
+        .await;
+        // What the replica does not get.
+        clients.some_are_answered().await;
+        aside(move || {
+            let primary = after.primary();
+            primary.kill();
+            after.nodes().iter().filter(|node| node.port() != primary.port()).for_each(PrivateRedis::start_again);
+            after.await_failover(primary);
+            primary.start_again();
+        })
+        .await;
+    })
+    .await;
+}
+
+/// What a failover loses are the last moments; here it is everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_forgets_all_records_under_load_leaves_one_charge_one_row_and_one_answer_for_each_key() {
+    let size = Size::of(Size { keys: 150, kills: 12 }, Size { keys: 1_200, kills: 100 });
+    let redis = Arc::new(PrivateRedis::start(RedisSettings::new()));
+    let run = Run { place: &Place::of_records(&redis.url()), size, trouble: Trouble::Losses };
+    run.play(async |_, _: &Process, _: &Clients| {
+        let redis = Arc::clone(&redis);
+        aside(move || drop(redis.command(&["FLUSHALL"]))).await;
+    })
+    .await;
+}
+
+/// Runs what blocks.
+async fn aside(work: impl FnOnce() + Send + 'static) {
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
 struct Run<'a> {
-    store: &'a str,
+    place: &'a Place,
     size: Size,
-    /// Whether some requests ask the server to abort in the middle of them.
-    crashes: bool,
+    trouble: Trouble,
+}
+
+/// What the clients meet.
+#[derive(Clone, Copy)]
+enum Trouble {
+    /// Servers die, some of them since a request asked for it.
+    Kills,
+    /// The store is away for moments.
+    Outages,
+    /// The store is away until another one takes its place, which does not have the last moments.
+    Failovers,
+    /// Servers die, and records are lost, so that operations run again that can't know of it.
+    Losses,
+}
+
+impl Trouble {
+    /// Whether some requests ask their server to abort in the middle of them.
+    fn has_crashes(self) -> bool {
+        matches!(self, Self::Kills | Self::Losses)
+    }
+
+    fn may_lose(self) -> bool {
+        matches!(self, Self::Failovers | Self::Losses)
+    }
 }
 
 impl Run<'_> {
-    /// Pays all keys, disturbs at even distances of what is answered, and checks what it came to.
-    async fn play(self, disturb: impl AsyncFn(usize, &Process)) {
-        let Size { keys, kills } = self.size;
+    /// Pays all keys, disturbs at even distances of what is answered, one server or the other where it is about one, and
+    /// checks what it came to.
+    async fn play(self, disturb: impl AsyncFn(usize, &Process, &Clients)) {
+        let (Size { keys, kills }, trouble) = (self.size, self.trouble);
         let provider = Process::provider().await;
-        let mut server = self.serve(&provider).await;
-        let (address, addresses) = watch::channel(server.url.clone());
+        let mut servers = [self.serve(&provider).await, self.serve(&provider).await];
+        let urls = |servers: &[Process; 2]| servers.each_ref().map(|server| server.url.clone());
+        let (address, addresses) = watch::channel(urls(&servers));
         let (answered, mut progress) = watch::channel(0);
-        let clients = tokio::spawn(pay_all(keys, self.crashes, addresses, answered));
+        let clients = Clients { addresses, answered: progress.clone(), broken_off: AtomicUsize::new(0) };
+        let clients = Arc::new(clients);
+        let paying = tokio::spawn(pay_all(keys, trouble.has_crashes(), Arc::clone(&clients), answered));
 
-        let (mut killed, mut started) = (0, 1);
+        let (mut killed, mut started) = (0, 2);
         let disturbed = async {
             loop {
                 let next = if killed == kills { keys } else { keys * (killed + 1) / (kills + 1) };
-                tokio::select! {
-                    () = server.died() => {
-                        server = self.serve(&provider).await;
-                        started += 1;
-                        address.send_replace(server.url.clone());
-                    }
+                let [one, other] = &mut servers;
+                let died = tokio::select! {
+                    () = one.died() => 0,
+                    () = other.died() => 1,
                     ended = async { progress.wait_for(|answered| *answered >= next).await.is_err() } => {
                         if ended || killed == kills {
                             return;
@@ -101,61 +195,122 @@ impl Run<'_> {
                         killed += 1;
                         // At another point of what is under way each time.
                         sleep(Duration::from_millis(killed as u64 * 7 % 23)).await;
-                        disturb(killed, &server).await;
+                        disturb(killed, &servers[killed % 2], &clients).await;
+                        continue;
                     }
-                }
+                };
+                servers[died] = self.serve(&provider).await;
+                started += 1;
+                address.send_replace(urls(&servers));
             }
         };
-        timeout(PATIENCE, disturbed).await.expect("every key is answered");
-        let answers = clients.await.unwrap();
+        let ended = timeout(PATIENCE, disturbed).await;
+        let so_far = *clients.answered.borrow();
+        assert!(ended.is_ok(), "{so_far} of {keys} keys are answered, after {killed} of {kills} disturbances");
+        let answers = paying.await.unwrap();
 
         assert_eq!(killed, kills);
         assert_eq!(answers.iter().collect::<HashSet<_>>().len(), keys, "each key has an answer of its own");
+        let (broken_off, mut again, mut forgotten) = (clients.broken_off.load(Ordering::Relaxed), 0, 0);
         for (number, answer) in answers.iter().enumerate() {
-            let replay = server.pay(&key(number), BODY, &[]).await;
-            assert!(is_replay(&replay) && replay.status == 201 && replay.body == answer, "{number}: {replay:?}");
+            let server = &servers[number % 2];
+            let retry = server.pay(&key(number), BODY, &[]).await;
+            assert!(retry.status == 201 && retry.body == answer, "{number}: {retry:?}");
+            forgotten += usize::from(!is_replay(&retry));
+            let record = server.record(&key(number)).await.unwrap();
+            assert_eq!(record["state"], "done", "{number}");
+            again += usize::from(record["attempt"] != 1);
         }
-        let [calls, charges, rows] = server.totals().await;
-        let again = query_value(self.store, "SELECT count(*) FROM idem_records WHERE number > 1");
+        let [calls, charges, rows] = servers[0].totals().await;
         let shown = format!(
-            "{keys} keys, {killed} kills, {started} server starts: {calls} provider calls, {charges} charges, {rows} \
-             rows, {again} keys with a second attempt"
+            "{keys} keys, {killed} disturbances, {started} server starts: {calls} provider calls, {charges} charges, {rows} \
+             rows, {broken_off} requests broken off, {again} keys with a second attempt, {forgotten} without a record"
         );
         assert_eq!([charges, rows], [keys as u64; 2], "{shown}");
-        assert_eq!(query_value(self.store, "SELECT count(*) FROM idem_records WHERE state = 3"), keys.to_string());
-        assert_ne!(again, "0", "nothing was interrupted: {shown}");
+        assert!(trouble.may_lose() || forgotten == 0, "{shown}");
+        let met = match trouble {
+            Trouble::Kills => again,
+            Trouble::Outages => broken_off,
+            Trouble::Failovers | Trouble::Losses => forgotten,
+        };
+        assert!(met > 0, "nothing was disturbed: {shown}");
         eprintln!("{shown}");
     }
 
     async fn serve(&self, provider: &Process) -> Process {
-        Process::serve_quietly(self.store, &["--lease", LEASE, "--provider", &provider.url]).await
+        self.place.serve_quietly(&["--lease", LEASE, "--provider", &provider.url]).await
     }
 }
 
+/// What the clients share.
+struct Clients {
+    /// Where the servers are now.
+    addresses: watch::Receiver<[String; 2]>,
+    /// How many keys are answered.
+    answered: watch::Receiver<usize>,
+    /// How many requests found their server dead or its store away.
+    broken_off: AtomicUsize,
+}
+
 /// Pays each key by two clients at once, and gives the one answer of each.
-async fn pay_all(
-    keys: usize,
-    crashes: bool,
-    addresses: watch::Receiver<String>,
-    answered: watch::Sender<usize>,
-) -> Vec<Bytes> {
+async fn pay_all(keys: usize, crashes: bool, clients: Arc<Clients>, answered: watch::Sender<usize>) -> Vec<Bytes> {
     let (places, answered) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(answered));
-    let mut clients = JoinSet::new();
+    let mut paying = JoinSet::new();
     for number in 0..keys {
         let place = Arc::clone(&places).acquire_owned().await.unwrap();
-        let (addresses, answered) = (addresses.clone(), Arc::clone(&answered));
-        clients.spawn(async move {
+        let (clients, answered) = (Arc::clone(&clients), Arc::clone(&answered));
+        paying.spawn(async move {
             let (one, other) =
-                tokio::join!(pay(number, first_fault(number, crashes), &addresses), pay(number, None, &addresses));
+                tokio::join!(clients.pay(number, 0, first_fault(number, crashes)), clients.pay(number, 1, None));
             assert_eq!(one, other, "key {number} was answered in two ways");
             answered.send_modify(|answered| *answered += 1);
             drop(place);
             (number, one)
         });
     }
-    let mut answers = clients.join_all().await;
+    let mut answers = paying.join_all().await;
     answers.sort_by_key(|(number, _)| *number);
     answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+impl Clients {
+    /// Waits until a few more keys are answered.
+    async fn some_are_answered(&self) {
+        let mut progress = self.answered.clone();
+        let enough = *progress.borrow() + AT_ONCE;
+        // Or not, if the Sentinels of a busy machine have just made another node the primary by themselves.
+        let _ = timeout(Duration::from_secs(10), progress.wait_for(|answered| *answered >= enough)).await;
+    }
+
+    /// Waits until another request is broken off.
+    async fn broken_off_again(&self) {
+        let before = self.broken_off.load(Ordering::Relaxed);
+        while self.broken_off.load(Ordering::Relaxed) == before {
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Sends the payment until it is answered, as a client that keeps its key does: to one server first, then to the
+    /// other.
+    async fn pay(&self, number: usize, mut server: usize, fault: Option<(&str, &str)>) -> Bytes {
+        let key = key(number);
+        let mut headers = vec![("x-api-key", "tenant-7"), ("idempotency-key", &*key), ("x-delay-ms", "30")];
+        headers.extend(fault);
+        loop {
+            let client = Client::new(&self.addresses.borrow()[server % 2]);
+            match client.post("/payments", &headers, BODY, LIMIT).await {
+                Ok(reply) if reply.status == 201 => return reply.body,
+                Ok(reply) if ["request-in-progress", "failed-on-request"].contains(&&*code(&reply)) => {}
+                Ok(reply) if reply.status != 503 => panic!("{key}: {reply:?}"),
+                Ok(_) | Err(_) => {
+                    self.broken_off.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            headers.truncate(3); // once is enough
+            server += 1;
+            sleep(Duration::from_millis(40)).await;
+        }
+    }
 }
 
 /// What the first request of a key asks for beyond the delay.
@@ -165,24 +320,6 @@ fn first_fault(number: usize, crashes: bool) -> Option<(&'static str, &'static s
         29 if crashes => Some(("x-crash", "after-row")),
         37 => Some(("x-fail", "503")),
         _ => None,
-    }
-}
-
-/// Sends the payment until it is answered, as a client that keeps its key does.
-async fn pay(number: usize, fault: Option<(&str, &str)>, addresses: &watch::Receiver<String>) -> Bytes {
-    let key = key(number);
-    let mut headers = vec![("x-api-key", "tenant-7"), ("idempotency-key", &*key), ("x-delay-ms", "30")];
-    headers.extend(fault);
-    loop {
-        let client = Client::new(&addresses.borrow().clone());
-        match client.post("/payments", &headers, BODY, LIMIT).await {
-            Ok(reply) if reply.status == 201 => return reply.body,
-            Ok(reply) if reply.status == 503 || code(&reply) == "request-in-progress" => {}
-            Ok(reply) => panic!("{key}: {reply:?}"),
-            Err(_) => {} // the server was killed
-        }
-        headers.truncate(3); // once is enough
-        sleep(Duration::from_millis(40)).await;
     }
 }
 

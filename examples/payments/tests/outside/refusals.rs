@@ -108,11 +108,12 @@ async fn a_body_over_a_mebibyte_is_refused_and_leaves_no_record() {
     assert_eq!(server.pay("k-1", &largest, &[]).await.status, 201);
 }
 
-/// The record of the first payment has expired; the provider, which keeps its own, refuses the key for another order.
+/// The record of the first payment has expired; the ledger and the provider keep their own, and refuse the key for another
+/// order.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_the_provider_knows_for_another_payment_is_refused_for_good_and_still_pays_the_first_one_again() {
+async fn a_key_that_paid_for_another_payment_is_refused_for_good_and_still_pays_the_first_one_again() {
     let place = Place::sqlite();
-    let server = Process::serve(&place.store, &["--retention", "1s", "--lease", "500ms"]).await;
+    let server = place.serve(&["--retention", "1s", "--lease", "500ms"]).await;
     let first = server.pay("k-1", BODY, &[]).await;
     assert_eq!(first.status, 201);
     let other = r#"{"amountMinor":1,"currency":"VND"}"#;

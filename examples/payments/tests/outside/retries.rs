@@ -1,5 +1,7 @@
 //! Retries, requests at once, clients that hang up.
 
+use std::sync::Arc;
+
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -51,7 +53,7 @@ async fn fifty_at_once(servers: &[&Process], key: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_fifty_requests_at_once_on_one_key_one_pays() {
     for place in Place::each() {
-        let (server, store) = (Process::serve(&place.store, &[]).await, &place.store);
+        let (server, store) = (place.serve(&[]).await, &place.store);
         fifty_at_once(&[&server], "k-1").await;
         assert_eq!(server.totals().await, [1, 1, 1], "{store}");
     }
@@ -62,7 +64,7 @@ async fn of_fifty_requests_at_once_to_two_servers_on_one_database_one_pays() {
     for place in Place::lasting() {
         let provider = Process::provider().await;
         let options = ["--provider", &provider.url];
-        let (one, other) = tokio::join!(Process::serve(&place.store, &options), Process::serve(&place.store, &options));
+        let (one, other) = tokio::join!(place.serve(&options), place.serve(&options));
         for (round, key) in ["k-1", "k-2", "k-3", "k-4"].iter().enumerate() {
             fifty_at_once(&[&one, &other], key).await;
             let paid = round as u64 + 1;
@@ -75,10 +77,10 @@ async fn of_fifty_requests_at_once_to_two_servers_on_one_database_one_pays() {
 async fn ten_servers_start_at_once_on_an_empty_database_and_one_pays() {
     for place in Place::lasting() {
         let provider = Process::provider().await;
-        let mut starting = JoinSet::new();
+        let (mut starting, place) = (JoinSet::new(), Arc::new(place));
         for _ in 0..10 {
-            let (store, provider) = (place.store.clone(), provider.url.clone());
-            starting.spawn(async move { Process::serve(&store, &["--provider", &provider]).await });
+            let (place, provider) = (Arc::clone(&place), provider.url.clone());
+            starting.spawn(async move { place.serve(&["--provider", &provider]).await });
         }
         let servers = starting.join_all().await;
         fifty_at_once(&servers.iter().collect::<Vec<_>>(), "k-1").await;
@@ -89,7 +91,7 @@ async fn ten_servers_start_at_once_on_an_empty_database_and_one_pays() {
 #[tokio::test]
 async fn a_retry_gets_the_first_answer_to_the_byte_and_another_tenant_its_own() {
     for place in Place::each() {
-        let (server, store) = (Process::serve(&place.store, &[]).await, &place.store);
+        let (server, store) = (place.serve(&[]).await, &place.store);
         let first = server.pay("k-1", BODY, &[]).await;
         assert_eq!((first.status.as_u16(), is_replay(&first)), (201, false));
         assert!(json(&first)["chargeId"].as_str().unwrap().starts_with("ch_"));
@@ -129,7 +131,7 @@ async fn members_that_the_service_does_not_know_and_the_order_of_members_make_no
 #[tokio::test]
 async fn a_client_that_hangs_up_cancels_nothing_and_its_retry_is_a_replay() {
     for place in Place::each() {
-        let (server, store) = (Process::serve(&place.store, &[]).await, &place.store);
+        let (server, store) = (place.serve(&[]).await, &place.store);
         let mut connection = connect(&server).await;
         connection.write_all(raw("k-1", 500).as_bytes()).await.unwrap();
         server.provider_called(1).await;
@@ -159,13 +161,17 @@ async fn after_a_503_the_retry_runs_again_under_the_same_charge() {
     let place = Place::sqlite();
     let own_file = place.beside("ledger.db");
     let file_beside = place.beside("beside.db");
-    let [database, another, third] = [(), (), ()].map(|()| Place::postgres().store);
+    let [database, another, third, fourth] = [(), (), (), ()].map(|()| Place::postgres().store);
+    let (redis, beside_redis) = (Place::redis(), Place::redis());
+    let redis_ledger = redis.beside("ledger.db");
     for (store, options) in [
         ("memory:", vec![]),
         (&place.store, vec![]),
         (&database, vec![]),
         (&another, vec!["--ledger", &*file_beside]),
         (&place.beside("fourth.db"), vec!["--ledger", &*third]),
+        (&redis.store, vec!["--ledger", &*redis_ledger]),
+        (&beside_redis.store, vec!["--ledger", &*fourth]),
         (&place.beside("other.db"), vec!["--ledger", &*own_file]),
         (&place.beside("third.db"), vec!["--ledger", "memory:"]),
     ] {

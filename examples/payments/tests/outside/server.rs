@@ -44,12 +44,6 @@ impl Process {
         Self::start(&[&["serve", "--listen", "127.0.0.1:0", "--store", store], options].concat()).await
     }
 
-    /// The same where errors are the point, and nobody wants to read them.
-    pub(crate) async fn serve_quietly(store: &str, options: &[&str]) -> Self {
-        let serve = ["serve", "--listen", "127.0.0.1:0", "--store", store];
-        Self::start_logging("off", &[&serve, options].concat()).await
-    }
-
     pub(crate) async fn provider() -> Self {
         Self::start(&["provider", "--listen", "127.0.0.1:0"]).await
     }
@@ -144,27 +138,72 @@ impl Process {
 pub(crate) struct Place {
     folder: TempDir,
     pub(crate) store: String,
+    /// Where payments live, if not with the records.
+    ledger: Option<String>,
 }
 
 impl Place {
     pub(crate) fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = url(folder.path(), "payments.db");
-        Self { folder, store }
+        Self { folder, store, ledger: None }
     }
 
     pub(crate) fn postgres() -> Self {
-        Self { store: test_servers::postgres().create_database(&[]), ..Self::sqlite() }
+        Self::at(test_servers::postgres().create_database(&[]))
     }
 
-    /// A place on each store that outlives its servers, and that several servers share.
-    pub(crate) fn lasting() -> [Self; 2] {
+    /// A store that the test made.
+    pub(crate) fn at(store: String) -> Self {
+        Self { store, ..Self::sqlite() }
+    }
+
+    /// Records in the Redis that tests share, payments in a SQLite file.
+    pub(crate) fn redis() -> Self {
+        let redis = test_servers::redis();
+        Self::of_records(&format!("{}?prefix={}", redis.url(), redis.prefix()))
+    }
+
+    /// A store that keeps records only, and a SQLite file for the payments.
+    pub(crate) fn of_records(store: &str) -> Self {
+        let place = Self::at(store.into());
+        let ledger = place.beside("ledger.db");
+        place.with_ledger(ledger)
+    }
+
+    pub(crate) fn with_ledger(self, url: String) -> Self {
+        Self { ledger: Some(url), ..self }
+    }
+
+    /// A place on each store that keeps payments as well, and that several servers share.
+    pub(crate) fn sql() -> [Self; 2] {
         [Self::sqlite(), Self::postgres()]
     }
 
+    /// A place on each store that outlives its servers, and that several servers share.
+    pub(crate) fn lasting() -> [Self; 3] {
+        [Self::sqlite(), Self::postgres(), Self::redis()]
+    }
+
     /// A place on each store.
-    pub(crate) fn each() -> [Self; 3] {
-        [Self { store: "memory:".into(), ..Self::sqlite() }, Self::sqlite(), Self::postgres()]
+    pub(crate) fn each() -> [Self; 4] {
+        [Self::at("memory:".into()), Self::sqlite(), Self::postgres(), Self::redis()]
+    }
+
+    /// A server here, with further options.
+    pub(crate) async fn serve(&self, options: &[&str]) -> Process {
+        Process::serve(&self.store, &self.options(options)).await
+    }
+
+    /// The same where errors are the point, and nobody wants to read them.
+    pub(crate) async fn serve_quietly(&self, options: &[&str]) -> Process {
+        let serve = ["serve", "--listen", "127.0.0.1:0", "--store", &self.store];
+        Process::start_logging("off", &[&serve, &*self.options(options)].concat()).await
+    }
+
+    fn options<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
+        let ledger = self.ledger.as_deref().map(|url| ["--ledger", url]);
+        ledger.into_iter().flatten().chain(more.iter().copied()).collect()
     }
 
     /// The URL of a file beside the store.

@@ -5,14 +5,14 @@ use crate::server::{BODY, Place, Process, assert_replays, is_replay};
 #[tokio::test]
 async fn a_server_that_is_told_to_end_answers_what_it_has_claimed_and_ends_with_0() {
     for place in Place::lasting() {
-        let server = Process::serve(&place.store, &[]).await;
+        let server = place.serve(&[]).await;
         let (answer, ()) = tokio::join!(server.pay("k-1", BODY, &[("x-delay-ms", "700")]), async {
             server.provider_called(1).await;
             server.signal("-TERM").await;
         });
         assert_eq!(answer.status, 201);
         assert_eq!(server.ended().await, Some(0));
-        let server = Process::serve(&place.store, &[]).await;
+        let server = place.serve(&[]).await;
         assert_replays(&server.pay("k-1", BODY, &[]).await, &answer);
         assert_eq!(server.totals().await, [0, 0, 1]);
     }
@@ -23,7 +23,7 @@ async fn a_server_that_is_told_to_end_finishes_what_its_client_has_left() {
     for place in Place::lasting() {
         let provider = Process::provider().await;
         let options = ["--provider", &provider.url];
-        let server = Process::serve(&place.store, &options).await;
+        let server = place.serve(&options).await;
         let gave_up = tokio::select! {
             answer = server.pay("k-1", BODY, &[("x-delay-ms", "3000")]) => panic!("answered: {answer:?}"),
             () = server.provider_called(1) => true,
@@ -31,7 +31,7 @@ async fn a_server_that_is_told_to_end_finishes_what_its_client_has_left() {
         assert!(gave_up);
         server.signal("-TERM").await;
         assert_eq!(server.ended().await, Some(0));
-        let server = Process::serve(&place.store, &options).await;
+        let server = place.serve(&options).await;
         let retry = server.pay("k-1", BODY, &[]).await;
         assert_eq!((retry.status.as_u16(), is_replay(&retry)), (201, true));
         assert_eq!(server.totals().await, [1, 1, 1]);
