@@ -213,6 +213,8 @@ pub mod concurrency;
 pub mod durability;
 mod expect;
 pub mod expiry;
+pub mod faults;
+pub mod faulty;
 pub mod fencing;
 pub mod fidelity;
 mod harness;
