@@ -143,6 +143,7 @@ pub async fn under_a_storm_of_errors_every_key_has_one_owner_and_one_outcome(har
 
     let world = World::new(harness).await;
     let seed = rng::fresh_seed();
+    harness.notes().note_seed(seed);
     let barrier = Arc::new(Barrier::new(WORKERS));
     let mut workers = JoinSet::new();
     for worker in 0..WORKERS {
