@@ -9,7 +9,7 @@ use std::{
 
 use idem_core::{Store, Timestamp};
 
-use crate::{Place, Transactions};
+use crate::{Place, Transactions, notes::Notes};
 
 type Ends<T> = Pin<Box<dyn Future<Output = T>>>;
 type Open = dyn Fn(Place) -> Ends<Arc<dyn Store>> + Send + Sync;
@@ -27,6 +27,7 @@ pub struct Harness {
     durable: bool,
     resolution: Duration,
     transactions: Option<Arc<dyn Transactions>>,
+    notes: Arc<Notes>,
 }
 
 #[derive(Clone)]
@@ -67,6 +68,7 @@ impl Harness {
             durable: false,
             resolution: Duration::ZERO,
             transactions: None,
+            notes: Arc::default(),
         }
     }
 
@@ -125,7 +127,14 @@ impl Harness {
     }
 
     pub(crate) async fn open(&self, place: &Place) -> Arc<dyn Store> {
-        (self.open)(place.clone()).await
+        let store = (self.open)(place.clone()).await;
+        self.notes.note_backend(store.backend());
+        store
+    }
+
+    /// What checks take note of beside passing or failing.
+    pub(crate) fn notes(&self) -> Arc<Notes> {
+        Arc::clone(&self.notes)
     }
 
     pub(crate) fn is_durable(&self) -> bool {

@@ -202,6 +202,16 @@
 //! tried to the millisecond, and nothing waits. With a clock that runs, an answer is right if the machine gives it at any
 //! instant between the call and its return.
 //!
+//! # Faults
+//!
+//! [`faulty`] wraps any store in faults: lost requests and replies, late and repeated calls, delays, storms, pauses. The
+//! suite uses it, and it is there for tests of handlers, adapters and consumers.
+//!
+//! # A report
+//!
+//! Besides the tests, [`report`] runs the suite from a program, and gives what passed, with which seed and which version of
+//! the suite, as text and as JSON: to publish with a release of a store.
+//!
 //! # Seeds
 //!
 //! [`agreement`] plays random sequences. A failure tells its seed; `IDEM_CONFORMANCE_SEED=…` plays that sequence again, and
@@ -217,11 +227,15 @@ pub mod concurrency;
 pub mod durability;
 mod expect;
 pub mod expiry;
+pub mod faults;
+pub mod faulty;
 pub mod fencing;
 pub mod fidelity;
 mod harness;
 pub mod housekeeping;
+mod notes;
 mod place;
+mod report;
 mod rng;
 mod run;
 pub mod scenarios;
@@ -242,6 +256,7 @@ pub use async_trait::async_trait;
 pub use self::{
     harness::Harness,
     place::Place,
+    report::{Checked, Report, Verdict, report},
     run::run,
     shared::Shared,
     transaction_hook::{End, Transactions},

@@ -63,6 +63,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 async fn play(harness: &Harness, seed: u64, steps: usize) {
+    harness.notes().note_seed(seed);
     let mut sequence = Sequence::new(harness, seed).await;
     for number in 1..=steps {
         let step = sequence.chooser.next(&sequence.model, sequence.world.now().await);
