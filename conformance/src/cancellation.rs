@@ -225,13 +225,13 @@ async fn bystander(world: &World<'_>, other: &dyn Store, name: &str) {
 }
 
 /// A future that is polled a number of times and then dropped. It gives none if it was.
-struct Limited<F> {
+pub(crate) struct Limited<F> {
     future: Option<Pin<Box<F>>>,
     polls: usize,
 }
 
 impl<F: Future> Limited<F> {
-    fn new(future: F, polls: usize) -> Self {
+    pub(crate) fn new(future: F, polls: usize) -> Self {
         Self { future: Some(Box::pin(future)), polls }
     }
 }

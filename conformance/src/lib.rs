@@ -217,6 +217,7 @@ pub mod fencing;
 pub mod fidelity;
 mod harness;
 pub mod housekeeping;
+pub mod linearizability;
 mod place;
 mod rng;
 mod run;
