@@ -78,6 +78,7 @@ pub(super) async fn play(
                 board: Arc::clone(board),
                 chooser: Chooser::new(Rng::from_seed(rng.next()), lengths, name),
                 steps: Arc::clone(&steps),
+                tasks,
             };
             running.push((key, tokio::spawn(player.play(plan, Arc::clone(&meeting)))));
         }
@@ -201,6 +202,8 @@ struct Player {
     chooser: Chooser,
     /// How many tasks of the key have come to each step.
     steps: Arc<[AtomicUsize; STEPS]>,
+    /// How many tasks the key has.
+    tasks: usize,
 }
 
 impl Player {
@@ -208,7 +211,7 @@ impl Player {
         meeting.barrier.wait().await;
         for step in 0..STEPS {
             if plan.is_in_step || step == 0 {
-                meet(&self.steps[step]);
+                meet(&self.steps[step], self.tasks);
             }
             let polls = match plan.kind.drops && self.chooser.rng().chance(30) {
                 true => 1 + self.chooser.rng().below(8),
@@ -251,13 +254,22 @@ impl Player {
     }
 }
 
-/// Lets the first one wait a moment for a second one on another thread.
-fn meet(arrived: &AtomicUsize) {
-    arrived.fetch_add(1, Ordering::SeqCst);
-    for _ in 0..100 {
-        if arrived.load(Ordering::SeqCst) > 1 {
+/// Lets the first one wait a moment for a second one on another thread, the third for a fourth, and so on, so that
+/// calls which never wait for anything meet too.
+fn meet(arrived: &AtomicUsize, tasks: usize) {
+    let place = arrived.fetch_add(1, Ordering::SeqCst);
+    if place % 2 == 1 || place + 1 == tasks {
+        return;
+    }
+    for turn in 0..20_000_u32 {
+        if arrived.load(Ordering::SeqCst) > place + 1 {
             return;
         }
-        std::thread::yield_now();
+        // Without giving the processor up: else the second one is gone before the first one is back.
+        if turn % 1_000 == 999 {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
     }
 }
