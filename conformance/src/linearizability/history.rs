@@ -87,8 +87,8 @@ impl Call {
         }
     }
 
-    /// Whether its answer says that it wrote nothing, wherever in the order it stands. A call without an answer is one
-    /// if it never writes.
+    /// Whether its answer says that it wrote nothing, wherever in the order it stands. Without an answer only a read is
+    /// sure to have written nothing.
     pub(super) fn is_look(&self) -> bool {
         match (&self.operation, self.reply()) {
             (Operation::Read, _) => true,

@@ -36,7 +36,7 @@ use crate::{Harness, agreement::setting, concurrency::warmed_handles, rng, world
 /// How many rounds a check plays at least, and at most.
 const ROUNDS: (usize, usize) = (50, 400);
 /// After how many calls that met another one no more rounds are begun than must be.
-const ENOUGH: usize = 1_500;
+const ENOUGH: usize = 4_000;
 /// On how many handles.
 const HANDLES: usize = 4;
 
@@ -74,7 +74,7 @@ async fn play(harness: &Harness, kind: Kind) {
         for history in round::play(&world, &handles, kind, (round, seed)).await {
             total.add(&history);
             match search::search(&history, |_| Part::Full) {
-                Found::Order(_) => {}
+                Found::Order => {}
                 Found::Undecided => total.undecided += 1,
                 Found::None(_) => panic!("{}", finding(&history, seed, round)),
             }

@@ -66,7 +66,7 @@ pub(super) async fn play(
     }
     watch.read().await;
 
-    let plan = Plan { kind, is_in_step: rng.chance(50) };
+    let plan = Plan { kind, is_in_step: rng.chance(75) };
     let tasks = TASKS.len() - rng.below(3);
     let meeting = Arc::new(Meeting::new(KEYS * tasks));
     let mut running = Vec::new();
@@ -261,12 +261,12 @@ fn meet(arrived: &AtomicUsize, tasks: usize) {
     if place % 2 == 1 || place + 1 == tasks {
         return;
     }
-    for turn in 0..20_000_u32 {
+    for turn in 0..10_000_u32 {
         if arrived.load(Ordering::SeqCst) > place + 1 {
             return;
         }
         // Without giving the processor up: else the second one is gone before the first one is back.
-        if turn % 1_000 == 999 {
+        if turn % 4_000 == 3_999 {
             std::thread::yield_now();
         } else {
             std::hint::spin_loop();

@@ -31,7 +31,7 @@ pub(super) enum Part {
 #[derive(Debug)]
 pub(super) enum Found {
     /// There is an order.
-    Order(Vec<usize>),
+    Order,
     /// There is none. One that explains as many answers as possible ends like this.
     None(Stuck),
     /// The search was given up.
@@ -58,7 +58,7 @@ pub(super) fn search(history: &History, part: impl Fn(usize) -> Part) -> Found {
     let mut search = Search::new(items);
     let mut order = Vec::new();
     if search.goes_on(0, ABSENT, &mut order) {
-        return Found::Order(search.calls(&order));
+        return Found::Order;
     }
     if search.visited.len() >= LIMIT { Found::Undecided } else { Found::None(search.stuck) }
 }
@@ -96,7 +96,7 @@ fn items(history: &History, part: impl Fn(usize) -> Part) -> Vec<Item<'_>> {
     for (number, call) in history.calls.iter().enumerate() {
         let part = part(number);
         let counts = part == Part::Full && call.answered().is_some();
-        let never_matters = !counts && call.is_look();
+        let never_matters = !counts && matches!(call.operation, Operation::Read);
         if part == Part::None || never_matters {
             continue;
         }

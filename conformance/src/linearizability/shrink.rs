@@ -1,7 +1,8 @@
 //! The smallest part of a history that no order explains.
 //!
-//! Nothing that matters is taken away: an answer is left out only if no order explains the others *whatever the call
-//! did*, within its time. So what is left is a finding by itself, and no effect of what was left out can excuse it.
+//! Nothing that matters is taken away. A call that wrote, or may have, is left out only if no order explains the others
+//! *whatever it did*, within its time; one that was told that it wrote nothing, only if none does even if that is not
+//! true. So what is left is a finding by itself, and no effect of what was left out can excuse it.
 
 use idem_core::{AttemptId, Checkpointed, Fenced, Record, State};
 
@@ -20,7 +21,7 @@ pub(super) fn shrink(history: &History) -> Vec<Part> {
             if parts[call] != Part::Full {
                 continue;
             }
-            parts[call] = Part::Maybe;
+            parts[call] = left_out(&history.calls[call]);
             let still_fails = search::has_none(history, |call| parts[call]);
             if still_fails { is_smaller = true } else { parts[call] = Part::Full }
         }
@@ -28,8 +29,27 @@ pub(super) fn shrink(history: &History) -> Vec<Part> {
             break;
         }
     }
+    with_doubtful_looks(history, &mut parts);
     with_causes(history, &mut parts);
     parts
+}
+
+/// The part of a call whose answer does not count: it may have done what it was for, unless it was told that it did not.
+fn left_out(call: &Call) -> Part {
+    if call.is_look() { Part::None } else { Part::Maybe }
+}
+
+/// Shows again the calls that were told that they wrote nothing, where that is what makes the finding.
+fn with_doubtful_looks(history: &History, parts: &mut [Part]) {
+    let shown = (0..parts.len()).filter(|call| parts[*call] == Part::Full);
+    let last = shown.filter_map(|call| history.calls[call].answered()).max().unwrap_or(0);
+    for (number, call) in history.calls.iter().enumerate() {
+        if parts[number] == Part::None && call.is_look() && call.invoked < last {
+            parts[number] = Part::Maybe;
+            let still_fails = search::has_none(history, |call| parts[call]);
+            parts[number] = if still_fails { Part::None } else { Part::Full };
+        }
+    }
 }
 
 /// Leaves out what came after the first answer that no order explains. What was in flight then may have happened.
@@ -40,7 +60,7 @@ fn until_it_fails(history: &History) -> Vec<Part> {
         let last = full.last().and_then(|call| history.calls[*call].answered()).unwrap_or(0);
         let part = |number: usize, call: &Call| match full.contains(&number) {
             true => Part::Full,
-            false if call.invoked < last => Part::Maybe,
+            false if call.invoked < last => left_out(call),
             false => Part::None,
         };
         history.calls.iter().enumerate().map(|(number, call)| part(number, call)).collect()

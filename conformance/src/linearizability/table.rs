@@ -25,10 +25,8 @@ pub(super) fn finding(history: &History, parts: &[Part]) -> String {
 
     let left_out = history.calls.len() - shown.len();
     if left_out > 0 {
-        let _ = write!(
-            told,
-            "\nLeft out: {left_out} other calls on the key. Whatever they did, no order explains these.\n"
-        );
+        let calls = if left_out == 1 { "call" } else { "calls" };
+        let _ = writeln!(told, "\nLeft out: {left_out} other {calls} on the key, which cannot excuse these.");
     }
     let only_shown = |call: usize| if parts[call] == Part::Full { Part::Full } else { Part::None };
     if let Found::None(stuck) = search::search(history, only_shown) {
@@ -117,7 +115,8 @@ impl Words {
         }
         for (from, to) in moves {
             let moved = format!("{} to {}", self.at(from), self.at(to.now));
-            let row = ["".into(), "clock".into(), moment(to.begun), moment(to.ended), moved, "moves".into(), "".into()];
+            let row =
+                ["".into(), "".into(), moment(to.begun), moment(to.ended), moved, "the clock moves".into(), "".into()];
             rows.push((to.begun, row));
         }
         rows.sort_by_key(|(at, _)| *at);
