@@ -18,13 +18,13 @@ pub(super) struct Said {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Nothing,
-    Written(Record),
+    Written(Box<Record>),
     Removed,
 }
 
 impl Effect {
     fn of(write: Option<Record>) -> Self {
-        write.map_or(Self::Nothing, Self::Written)
+        write.map_or(Self::Nothing, |record| Self::Written(Box::new(record)))
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) enum Operation {
 pub(super) enum End {
     Answered {
         at: u64,
-        reply: Reply,
+        reply: Box<Reply>,
     },
     /// With an error of kind unavailable: it has happened, or happens later, or twice, or never.
     Failed {

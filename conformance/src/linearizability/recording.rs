@@ -64,11 +64,12 @@ impl Recorder {
         let answered = call.await;
         let returned = self.counter.next();
         let end = match &answered {
-            Ok(answer) => End::Answered { at: returned, reply: reply(answer.clone()) },
+            Ok(answer) => End::Answered { at: returned, reply: Box::new(reply(answer.clone())) },
             Err(error) if error.kind() == StoreErrorKind::Unavailable => End::Failed { at: returned },
-            Err(error) => {
-                End::Answered { at: returned, reply: Reply::Refused(error.kind(), error.message().to_owned()) }
-            }
+            Err(error) => End::Answered {
+                at: returned,
+                reply: Box::new(Reply::Refused(error.kind(), error.message().to_owned())),
+            },
         };
         if let Some(call) = self.calls().get_mut(at) {
             call.end = end;

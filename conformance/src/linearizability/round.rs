@@ -232,25 +232,23 @@ impl Player {
     async fn act(&self, action: Action) -> Result<Option<Owner>, StoreError> {
         let store = &self.recorder;
         match &action {
-            Action::Claim(claim) => match idem_core::claim(store, claim).await? {
-                Answer::Claimed(grant) | Answer::TakenOver(grant) => return Ok(Some(grant.owner().clone())),
-                _ => {}
-            },
-            Action::Resolve(resolve) => {
-                if let Fenced::Written(grant) = idem_core::resolve(store, resolve).await? {
-                    return Ok(Some(grant.owner().clone()));
-                }
-            }
-            Action::Complete(owner, response, retention) => drop(store.complete(owner, response, *retention).await?),
-            Action::Release(owner) => drop(store.release(owner).await?),
-            Action::Forget(owner) => drop(store.forget(owner).await?),
-            Action::Hold(owner, retention) => drop(store.hold(owner, *retention).await?),
-            Action::Renew(owner, lease) => drop(store.renew(owner, *lease).await?),
-            Action::Checkpoint(owner, checkpoint) => drop(store.checkpoint(owner, checkpoint).await?),
-            Action::Read => drop(store.read(&self.board.scope, &self.board.key).await?),
-            Action::Purge => drop(store.purge(&self.board.scope, NonZeroUsize::MIN).await?),
+            Action::Claim(claim) => Ok(match idem_core::claim(store, claim).await? {
+                Answer::Claimed(grant) | Answer::TakenOver(grant) => Some(grant.owner().clone()),
+                _ => None,
+            }),
+            Action::Resolve(resolve) => Ok(match idem_core::resolve(store, resolve).await? {
+                Fenced::Written(grant) => Some(grant.owner().clone()),
+                Fenced::Superseded => None,
+            }),
+            Action::Complete(owner, response, keep) => store.complete(owner, response, *keep).await.map(|_| None),
+            Action::Release(owner) => store.release(owner).await.map(|_| None),
+            Action::Forget(owner) => store.forget(owner).await.map(|_| None),
+            Action::Hold(owner, keep) => store.hold(owner, *keep).await.map(|_| None),
+            Action::Renew(owner, lease) => store.renew(owner, *lease).await.map(|_| None),
+            Action::Checkpoint(owner, checkpoint) => store.checkpoint(owner, checkpoint).await.map(|_| None),
+            Action::Read => store.read(&self.board.scope, &self.board.key).await.map(|_| None),
+            Action::Purge => store.purge(&self.board.scope, NonZeroUsize::MIN).await.map(|_| None),
         }
-        Ok(None)
     }
 }
 

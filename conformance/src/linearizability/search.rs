@@ -33,7 +33,7 @@ pub(super) enum Found {
     /// There is an order.
     Order,
     /// There is none. One that explains as many answers as possible ends like this.
-    None(Stuck),
+    None(Box<Stuck>),
     /// The search was given up.
     Undecided,
 }
@@ -60,7 +60,7 @@ pub(super) fn search(history: &History, part: impl Fn(usize) -> Part) -> Found {
     if search.goes_on(0, ABSENT, &mut order) {
         return Found::Order;
     }
-    if search.visited.len() >= LIMIT { Found::Undecided } else { Found::None(search.stuck) }
+    if search.visited.len() >= LIMIT { Found::Undecided } else { Found::None(Box::new(search.stuck)) }
 }
 
 /// Whether it is certain that there is no order.
@@ -128,7 +128,7 @@ fn items(history: &History, part: impl Fn(usize) -> Part) -> Vec<Item<'_>> {
 /// The same call with an answer that tells no instant: its time bounds it all the same.
 fn without_reply(call: &Call) -> Call {
     let end = match call.end {
-        End::Answered { at, .. } => End::Answered { at, reply: Reply::Removed(0) },
+        End::Answered { at, .. } => End::Answered { at, reply: Box::new(Reply::Removed(0)) },
         End::Failed { .. } | End::Dropped => End::Dropped,
     };
     Call { end, ..call.clone() }
@@ -244,7 +244,7 @@ impl<'a> Search<'a> {
             .into_iter()
             .map(|effect| match effect {
                 Effect::Nothing => record,
-                Effect::Written(written) => self.number(written),
+                Effect::Written(written) => self.number(*written),
                 Effect::Removed => ABSENT,
             })
             .collect();

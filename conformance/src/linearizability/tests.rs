@@ -48,7 +48,7 @@ impl Script {
     }
 
     fn answered(self, task: &'static str, (invoked, at): (u64, u64), operation: Operation, reply: Reply) -> Self {
-        self.call(Call { task, invoked, operation, end: End::Answered { at, reply } })
+        self.call(Call { task, invoked, operation, end: End::Answered { at, reply: Box::new(reply) } })
     }
 
     fn dropped(self, task: &'static str, invoked: u64, operation: Operation) -> Self {

@@ -245,7 +245,8 @@ fn the_history_of_a_real_round_has_an_order_and_a_wrong_answer_in_it_is_found() 
                 assert!(matches!(search::search(&history, |_| Part::Full), Found::Order));
                 // The last read says that nothing is there, or that something is.
                 let last = history.calls.iter_mut().max_by_key(|call| call.invoked).unwrap();
-                let End::Answered { reply: Reply::Found(found), .. } = &mut last.end else { panic!("it is a read") };
+                let End::Answered { reply, .. } = &mut last.end else { panic!("it is answered") };
+                let Reply::Found(found) = &mut **reply else { panic!("it is a read") };
                 if found.take().is_some_and(|found| found.record.state != State::Released) {
                     wrong += 1;
                     assert!(search::has_none(&history, |_| Part::Full));
