@@ -756,25 +756,60 @@ caught!(a_lock_that_is_taken_twice_is_caught: Reference<LocksTwice>,
     by linearizability::calls_on_one_key_at_once_are_answered_as_if_one_came_after_another,
     saying "no order that the machine explains");
 
-/// So is each of these by the histories of what is asked at once.
-#[test]
-fn no_order_explains_a_racy_store_twenty_times_out_of_twenty() {
-    fn caught<R: Rules>() {
+/// The sweep notes what has expired, and then removes it, also if it was claimed anew in between.
+#[derive(Default)]
+struct SweepsLate;
+impl Rules for SweepsLate {
+    const SWEEPS_LATE: bool = true;
+    const YIELDS: usize = 1;
+}
+caught!(a_sweep_in_two_steps_is_caught: Reference<SweepsLate>,
+    by linearizability::calls_on_one_key_while_leases_end_are_answered_as_if_one_came_after_another,
+    saying "no order that the machine explains");
+
+/// Each of these is caught by the histories of what is asked at once, every time.
+mod no_order_explains {
+    use super::*;
+
+    /// Twenty runs of twenty.
+    fn twenty_of<R: Rules>(check: impl AsyncFn(&Harness) + Copy + Send + 'static) {
         for _ in 0..20 {
-            let finding = finding(Reference::<R>::harness(), "histories", async |harness: &Harness| {
-                linearizability::calls_on_one_key_at_once_are_answered_as_if_one_came_after_another(harness).await;
+            let finding = finding(Reference::<R>::harness(), "histories", async move |harness: &Harness| {
+                check(harness).await;
             });
             assert!(finding.contains("no order that the machine explains"), "for its mistake:\n{finding}");
         }
     }
-    caught::<LooksUpThenInserts>();
-    caught::<CompletesInTwoSteps>();
-    caught::<TakesOverInTwoSteps>();
-    caught::<LosesCheckpoints>();
-    caught::<ReadsFromACache>();
-    caught::<ReleaseDeletes>();
-    caught::<WritesInTwoPieces>();
-    caught::<LocksTwice>();
+
+    macro_rules! every_time {
+        ($($test:ident: $rules:ty, $check:ident;)*) => {$(
+            #[test]
+            fn $test() {
+                twenty_of::<$rules>(async |harness: &Harness| linearizability::$check(harness).await);
+            }
+        )*};
+    }
+
+    every_time! {
+        a_look_up_followed_by_an_insert: LooksUpThenInserts,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_completion_in_two_steps: CompletesInTwoSteps,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_takeover_in_two_steps: TakesOverInTwoSteps,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_lost_update_of_checkpoints: LosesCheckpoints,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_read_from_a_stale_cache: ReadsFromACache,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_release_that_deletes: ReleaseDeletes,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_record_in_two_pieces_without_a_lock: WritesInTwoPieces,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_lock_that_is_taken_twice: LocksTwice,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_sweep_in_two_steps: SweepsLate,
+            calls_on_one_key_while_leases_end_are_answered_as_if_one_came_after_another;
+    }
 }
 
 /// A racy store is caught every time, not most of the time.

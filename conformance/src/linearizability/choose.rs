@@ -34,7 +34,7 @@ pub(super) enum Start {
     Expired,
 }
 
-const STARTS: [Start; 12] = [
+const STARTS: [Start; 13] = [
     Start::Absent,
     Start::Absent,
     Start::InProgress,
@@ -46,6 +46,7 @@ const STARTS: [Start; 12] = [
     Start::Forgotten,
     Start::Held,
     Start::Done,
+    Start::Expired,
     Start::Expired,
 ];
 

@@ -33,10 +33,11 @@ use self::{
 };
 use crate::{Harness, agreement::setting, concurrency::warmed_handles, rng, world::World};
 
-/// How many rounds a check plays at least, and at most.
-const ROUNDS: (usize, usize) = (50, 250);
-/// After how many calls that met another one no more rounds are begun than must be.
-const ENOUGH: usize = 3_000;
+/// How many rounds a check plays at least.
+const ROUNDS: usize = 30;
+/// It goes on until so many calls have met another one, for so many rounds at most. On a machine that is busy with other
+/// work, or has one processor, calls that never wait meet seldom: then few have to do, after more rounds.
+const ENOUGH: [(usize, usize); 2] = [(2_000, 500), (400, 1_500)];
 /// On how many handles.
 const HANDLES: usize = 4;
 
@@ -63,10 +64,7 @@ async fn play(harness: &Harness, kind: Kind) {
     let first = rng::fresh_seed();
     let mut total = Total::default();
     for round in 0.. {
-        let is_enough = round >= ROUNDS.0 && total.met >= ENOUGH;
-        // On a machine that is busy with other work, calls that never wait may hardly meet.
-        let at_most = if total.met == 0 { 4 * ROUNDS.1 } else { ROUNDS.1 };
-        if is_enough || round >= at_most {
+        if round >= ROUNDS && ENOUGH.iter().all(|(met, rounds)| total.met >= *met || round >= *rounds) {
             break;
         }
         let seed = set.unwrap_or_else(|| first.wrapping_add(round as u64));

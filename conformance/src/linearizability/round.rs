@@ -68,7 +68,8 @@ pub(super) async fn play(
 
     let plan = Plan { kind, is_in_step: rng.chance(75) };
     let tasks = TASKS.len() - rng.below(3);
-    let meeting = Arc::new(Meeting::new(KEYS * tasks));
+    let meeting = Arc::new(Meeting::new(KEYS * tasks + usize::from(kind.clock_moves)));
+    let sweeper = kind.clock_moves.then(|| tokio::spawn(sweep(Arc::clone(&handles[0]), Arc::clone(&meeting))));
     let mut running = Vec::new();
     for (key, (board, _)) in keys.iter().enumerate() {
         let steps = Arc::new(std::array::from_fn(|_| AtomicUsize::new(0)));
@@ -87,14 +88,13 @@ pub(super) async fn play(
         for _ in 0..1 + rng.below(3) {
             meeting.wait_for(rng.below(KEYS * tasks * STEPS), &running).await;
             watch.advance(lengths.step(&mut rng, world.harness)).await;
-            if rng.chance(30) {
-                // What it answers is no call on a key; what it removes is seen by those.
-                let _ = handles[0].sweep(NonZeroUsize::MIN.saturating_add(99)).await;
-            }
         }
     }
     for (key, task) in running {
         keys[key].1.extend(value(task.await));
+    }
+    if let Some(sweeper) = sweeper {
+        value(sweeper.await);
     }
     watch.read().await;
 
@@ -107,6 +107,15 @@ pub(super) async fn play(
     let (stands, slack) = (world.harness.is_frozen(), world.harness.slack());
     let clock = |readings: &Vec<Reading>| Clock::new(stands, slack, readings.clone());
     keys.into_iter().map(|(_, calls)| History { calls, clock: clock(&watch.readings) }).collect()
+}
+
+/// Sweeps beside the calls. What it is answered is no call on a key; what it removes is seen by those.
+async fn sweep(store: Arc<dyn Store>, meeting: Arc<Meeting>) {
+    meeting.barrier.wait().await;
+    for _ in 0..STEPS {
+        let _ = store.sweep(NonZeroUsize::MIN.saturating_add(99)).await;
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Brings a key to where the tasks find it.
@@ -259,12 +268,12 @@ fn meet(arrived: &AtomicUsize, tasks: usize) {
     if place % 2 == 1 || place + 1 == tasks {
         return;
     }
-    for turn in 0..10_000_u32 {
+    for turn in 0..6_000_u32 {
         if arrived.load(Ordering::SeqCst) > place + 1 {
             return;
         }
         // Without giving the processor up: else the second one is gone before the first one is back.
-        if turn % 4_000 == 3_999 {
+        if turn % 2_000 == 1_999 {
             std::thread::yield_now();
         } else {
             std::hint::spin_loop();

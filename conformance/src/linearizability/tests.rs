@@ -11,7 +11,7 @@ use super::{
     *,
 };
 use crate::{
-    common::{Reference, Right},
+    common::{Reference, Right, Rules},
     world::{fingerprint, key, scope},
 };
 

@@ -370,10 +370,15 @@ impl<R: Rules> Store for Reference<R> {
     }
 
     async fn sweep(&self, limit: NonZeroUsize) -> Result<usize, StoreError> {
+        let find = |shelf: &Shelf<R>| -> Vec<_> {
+            let now = self.now();
+            let swept = shelf.all().into_iter().filter(|(_, record)| self.rules.is_swept(record, now));
+            swept.take(limit.get()).collect()
+        };
+        let found = find(&self.kept.shelf.lock().unwrap());
+        pause(if R::SWEEPS_LATE { 3 } else { 0 }).await;
         let mut shelf = self.kept.shelf.lock().unwrap();
-        let now = self.now();
-        let swept = shelf.all().into_iter().filter(|(_, record)| self.rules.is_swept(record, now));
-        let swept: Vec<_> = swept.take(limit.get()).collect();
+        let swept = if R::SWEEPS_LATE { found } else { find(&shelf) };
         for (id, _) in &swept {
             shelf.put(id.clone(), None);
         }

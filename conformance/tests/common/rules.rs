@@ -43,6 +43,8 @@ pub(crate) trait Rules: Default + Send + Sync + 'static {
     const GAP: Gap = Gap::None;
     /// Whether the last write is still on its way when it is answered, and lost in a restart.
     const LAZY: bool = false;
+    /// Whether the sweep removes what it found expired without looking again.
+    const SWEEPS_LATE: bool = false;
     /// How often each operation lets others go first, before and after its step.
     const YIELDS: usize = 0;
     /// Whether records are kept as bytes, in two pieces.

@@ -256,3 +256,65 @@ fn the_history_of_a_real_round_has_an_order_and_a_wrong_answer_in_it_is_found() 
         assert!(wrong > 10, "the rounds must leave records behind: {wrong}");
     });
 }
+
+/// Lets others go first, so that calls meet and can be dropped.
+#[derive(Default)]
+struct Yields;
+
+impl Rules for Yields {
+    const YIELDS: usize = 2;
+}
+
+#[test]
+fn rounds_reach_every_answer_of_every_operation_and_drop_some() {
+    const ANSWERS: [(&str, &[&str]); 10] = [
+        ("Claim", &["Row(Written", "Row(Found", "Refused(Contract", "Dropped"]),
+        ("Complete", &["Written", "Superseded", "Dropped"]),
+        ("Release", &["Written", "Superseded", "Dropped"]),
+        ("Forget", &["Written", "Superseded", "Dropped"]),
+        ("Hold", &["Written", "Superseded", "Dropped"]),
+        ("Renew", &["Written", "Superseded", "Dropped"]),
+        ("Checkpoint", &["Written(Kept", "Superseded", "Dropped"]),
+        ("Resolve", &["Written", "Superseded", "Dropped"]),
+        ("Read", &["Some", "None", "Dropped"]),
+        ("Purge", &["Removed(0", "Removed(1"]),
+    ];
+    crate::run("rounds", Reference::<Yields>::harness(), async |harness: &Harness| {
+        let world = World::new(harness).await;
+        let handles = warmed_handles(&world, HANDLES).await;
+        let mut missing: Vec<(&str, &str)> =
+            ANSWERS.iter().flat_map(|(call, answers)| answers.iter().map(|answer| (*call, *answer))).collect();
+        let mut moves = 0;
+        for round in 0..ROUNDS {
+            let kind = Kind { clock_moves: true, drops: true };
+            for history in round::play(&world, &handles, kind, (round, round as u64)).await {
+                for call in &history.calls {
+                    let (operation, end) = (format!("{:?}", call.operation), format!("{:?}", call.end));
+                    missing.retain(|(name, answer)| !(operation.starts_with(name) && end.contains(answer)));
+                }
+                moves += history.clock.readings().len() - 1;
+            }
+        }
+        assert_eq!(missing, [], "the fewest rounds that are ever played must reach these too");
+        assert!(moves > ROUNDS, "the clock must have moved: {moves}");
+    });
+}
+
+#[test]
+fn one_seed_is_one_plan() {
+    let calls = |seed: u64| {
+        let (sender, calls) = std::sync::mpsc::channel();
+        crate::run("rounds", Reference::<Right>::harness(), async move |harness: &Harness| {
+            let world = World::new(harness).await;
+            let handles = warmed_handles(&world, HANDLES).await;
+            let kind = Kind { clock_moves: false, drops: false };
+            for history in round::play(&world, &handles, kind, (0, seed)).await {
+                let first = history.calls.iter().filter(|call| call.task == "start");
+                sender.send(first.map(|call| format!("{:?}", call.operation)).collect::<Vec<_>>()).unwrap();
+            }
+        });
+        calls.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(calls(7), calls(7));
+    assert_ne!(calls(7), calls(8));
+}
