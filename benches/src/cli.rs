@@ -11,9 +11,17 @@ idem-benches postgres [options]
     Starts a private PostgreSQL with fsync on, and a PgBouncer in front of it.
     --url URL        measures on this server instead, in a schema of its own; its user must be a superuser
     --only WORD      only the measures whose name contains WORD: claim, replay, pooler, trips, wal, hot, growth, sync
+    --full           growth up to 10 million records instead of 1 million: some 25 GB of disk
+
+idem-benches redis [options]
+    Starts a private Redis, or the server that IDEM_TEST_REDIS_SERVER names, such as Valkey's.
+    --aof WHEN       when its append-only file is brought to the disk: no (there is none; the default), everysec, always
+    --only WORD      only the measures whose name contains WORD: claim, replay, writes, replicas, trips, growth, memory
+    --full           growth up to 10 million records instead of 1 million: some 5 GB of memory
+
+Both:
     --rounds N       how many rounds, 9 or more (default 11)
     --seconds TIME   how long the base of a comparison runs in a round, in seconds (default 0.5)
-    --full           growth up to 10 million records instead of 1 million: some 25 GB of disk
 ";
 
 /// What to do.
@@ -21,22 +29,34 @@ idem-benches postgres [options]
 pub(crate) enum Command {
     Help,
     Postgres(Options),
+    Redis(Options),
+}
+
+/// When an append-only file is brought to the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aof {
+    /// There is none.
+    No,
+    Everysec,
+    Always,
 }
 
 /// How to measure.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Options {
-    /// The server; none is a private one.
+    /// The PostgreSQL; none is a private one.
     pub(crate) url: Option<String>,
     pub(crate) only: Option<String>,
     pub(crate) rounds: usize,
     pub(crate) seconds: f64,
     pub(crate) full: bool,
+    /// Redis's.
+    pub(crate) aof: Aof,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { url: None, only: None, rounds: 11, seconds: 0.5, full: false }
+        Self { url: None, only: None, rounds: 11, seconds: 0.5, full: false, aof: Aof::No }
     }
 }
 
@@ -51,19 +71,29 @@ impl Options {
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, Error> {
     let mut parser = Parser::from_args(arguments);
     match parser.next()? {
-        Some(Arg::Value(backend)) if backend == "postgres" => options(&mut parser),
-        Some(Arg::Value(backend)) => Err(format!("there is no backend {backend:?}: it is postgres").into()),
+        Some(Arg::Value(backend)) if backend == "postgres" => options(&mut parser, Command::Postgres),
+        Some(Arg::Value(backend)) if backend == "redis" => options(&mut parser, Command::Redis),
+        Some(Arg::Value(backend)) => Err(format!("there is no backend {backend:?}: it is postgres or redis").into()),
         Some(Arg::Long("help") | Arg::Short('h')) => Ok(Command::Help),
         Some(other) => Err(other.unexpected()),
-        None => Err("which backend? idem-benches postgres (--help shows more)".into()),
+        None => Err("which backend? idem-benches postgres, or redis (--help shows more)".into()),
     }
 }
 
-fn options(parser: &mut Parser) -> Result<Command, Error> {
+fn options(parser: &mut Parser, command: impl Fn(Options) -> Command) -> Result<Command, Error> {
     let mut options = Options::default();
+    let is_redis = matches!(command(Options::default()), Command::Redis(_));
     while let Some(argument) = parser.next()? {
         match argument {
-            Arg::Long("url") => options.url = Some(parser.value()?.string()?),
+            Arg::Long("url") if !is_redis => options.url = Some(parser.value()?.string()?),
+            Arg::Long("aof") if is_redis => {
+                options.aof = match parser.value()?.string()?.as_str() {
+                    "no" => Aof::No,
+                    "everysec" => Aof::Everysec,
+                    "always" => Aof::Always,
+                    other => return Err(format!("--aof {other}: it is no, everysec or always").into()),
+                }
+            }
             Arg::Long("only") => options.only = Some(parser.value()?.string()?),
             Arg::Long("rounds") => options.rounds = parser.value()?.parse()?,
             Arg::Long("seconds") => options.seconds = parser.value()?.parse()?,
@@ -78,7 +108,7 @@ fn options(parser: &mut Parser) -> Result<Command, Error> {
     if !(0.01..=10.0).contains(&options.seconds) {
         return Err("--seconds: it is a number from 0.01 to 10".into());
     }
-    Ok(Command::Postgres(options))
+    Ok(command(options))
 }
 
 #[cfg(test)]
@@ -98,9 +128,12 @@ mod tests {
             rounds: 21,
             seconds: 0.25,
             full: true,
+            ..Options::default()
         };
         let given = parsed("postgres --url postgres://x --only wal --rounds 21 --seconds 0.25 --full");
         assert_eq!(given, Ok(Command::Postgres(expected)));
+        let expected = Options { aof: Aof::Always, only: Some("claim".into()), ..Options::default() };
+        assert_eq!(parsed("redis --aof always --only claim"), Ok(Command::Redis(expected)));
         assert_eq!(parsed("postgres --help"), Ok(Command::Help));
     }
 
@@ -113,6 +146,9 @@ mod tests {
             ("postgres --seconds 0", "--seconds"),
             ("postgres --seconds NaN", "--seconds"),
             ("postgres --fast", "--fast"),
+            ("postgres --aof always", "--aof"),
+            ("redis --aof sometimes", "sometimes"),
+            ("redis --url redis://x", "--url"),
         ] {
             let problem = parsed(arguments).expect_err(arguments);
             assert!(problem.contains(word), "{arguments}: {problem}");

@@ -27,6 +27,11 @@ pub(crate) fn claim(scope: &str) -> Result<Claim, Failure> {
     Ok(Claim::new(Scope::new(scope)?, Key::new(&key)?, token(), fingerprint("a payment of 20 EUR")?))
 }
 
+/// So many of them.
+pub(crate) fn claims(scope: &str, count: usize) -> Result<Vec<Claim>, Failure> {
+    (0..count).map(|_| claim(scope)).collect()
+}
+
 /// Another claim of the same key for the same request: a retry.
 pub(crate) fn retry(of: &Claim) -> Claim {
     Claim::new(of.scope().clone(), of.key().clone(), token(), of.fingerprint().clone())

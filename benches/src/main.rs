@@ -1,13 +1,16 @@
 //! What idem costs, against the bare statement through the same driver. `README.md` says how to read the results.
 //!
-//! A backend is a module with a `run`. What all share: `rounds.rs` (how two things are compared) and `report.rs` (how the
-//! results are told).
+//! A backend is a module with a `run`. What all share: `rounds.rs` (how two things are compared), `operations.rs` (what is
+//! done to a store), `trips.rs` and `report.rs` (how the results are told).
 
 mod cli;
 mod input;
+mod operations;
 mod postgres;
+mod redis;
 mod report;
 mod rounds;
+mod trips;
 
 use std::{
     error::Error,
@@ -25,6 +28,7 @@ async fn main() -> ExitCode {
     let done = match cli::parse(std::env::args_os().skip(1)) {
         Ok(Command::Help) => report::say(cli::USAGE.trim_end()),
         Ok(Command::Postgres(options)) => postgres::run(options).await,
+        Ok(Command::Redis(options)) => redis::run(options).await,
         Err(error) => {
             complain(&error);
             return ExitCode::from(2);

@@ -1,29 +1,27 @@
 //! The measures of the PostgreSQL store.
 //!
-//! `bare.rs` is what it is compared with, `operations.rs` what is done on both sides; the others are the measures.
+//! `bare.rs` is what it is compared with; the others are the measures.
 
 mod bare;
 mod growth;
 mod hot;
-mod operations;
 mod place;
 mod speed;
-mod trips;
 mod wal;
+
+use test_servers::Proxy;
 
 use crate::{
     Failure,
     cli::Options,
     postgres::{bare::Bare, place::Place},
     report::{self, Goal, number},
-    rounds::{Plan, Side, in_flight, interleave},
+    rounds::{Plan, Side, interleave},
+    trips,
 };
 
 /// How many connections the base may use where 64 operations are in flight.
 const POOL: usize = 8;
-
-/// How many are in flight where more than one is.
-const MANY: usize = 64;
 
 /// Measures what was asked for and tells it.
 pub(crate) async fn run(options: Options) -> Result<(), Failure> {
@@ -44,7 +42,9 @@ async fn measure(options: &Options, place: &Place, plan: Plan) -> Result<(), Fai
         speed::measure(options, place, plan).await?;
     }
     if options.wants("trips") {
-        trips::measure(place).await?;
+        let proxy = tokio::task::block_in_place(|| Proxy::start(&place.url));
+        let store = place.store("trips", &proxy.url_through(&place.url)).await?;
+        trips::measure(&store, &proxy, trips::Goals { conflict: 1, takeover: None }).await?;
     }
     if options.wants("wal") {
         wal::measure(place).await?;
@@ -65,9 +65,7 @@ async fn sync(place: &Place, plan: Plan) -> Result<(), Failure> {
     let without = Bare::one(&place.url, &place.table(TABLE), true).await?;
     without.run("SET synchronous_commit = off").await?;
     let with = Bare::one(&place.url, &place.table(TABLE), true).await?;
-    let sides: [Side<'_>; 2] = [&with, &without].map(|bare| -> Side<'_> {
-        Box::new(move |count| Box::pin(async move { in_flight(1, count, bare.inserts(TABLE, count)?).await }))
-    });
+    let sides: [Side<'_>; 2] = [&with, &without].map(|bare| bare.insertions(TABLE, 1));
     let rates = interleave(plan, &sides).await?;
     let micros = rates.spread(|rates| 1e6 / rates[0] - 1e6 / rates[1]);
     report::say("\nA commit that waits for the disk against one that does not")?;

@@ -55,6 +55,9 @@ pub(crate) struct Spread {
     pub(crate) highest: f64,
 }
 
+/// How many are in flight where more than one is and nothing else is said.
+pub(crate) const MANY: usize = 64;
+
 /// How often each side comes in a round.
 const TURNS: usize = 8;
 

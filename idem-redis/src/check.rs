@@ -49,7 +49,9 @@ impl RedisStore {
                 "the server is version {version}{on}; this store needs Redis 7 or newer, or Valkey"
             ));
         }
-        if node.is_none() && field(&server, "redis_mode") == Some("cluster") {
+        // Redis says the one, Valkey the other.
+        let mode = field(&server, "redis_mode").or_else(|| field(&server, "server_mode"));
+        if node.is_none() && mode == Some("cluster") {
             return refused("the server is a node of a cluster; write redis-cluster:// in the URL".into());
         }
         if field(&replication, "role") != Some("master") {

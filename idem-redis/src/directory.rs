@@ -1,8 +1,7 @@
-//! Where there are several nodes: which one has a key, and a client of its own for each.
+//! The nodes of a cluster: which one has a key, and a client of its own for each.
 //!
-//! The client has modes of its own for clusters and Sentinels. In the first, one task serves all nodes: while one of them
-//! stands still or is gone, it waits for that one and sends nothing to the others. In the second it asks the same Sentinel
-//! again and again that stands still. Here a node that fails holds up nobody but its own keys, and all are asked at once.
+//! The client has a mode for clusters, in which one task serves all nodes: while one of them stands still or is gone, it
+//! waits for that one and sends nothing to the others. Here a node that fails holds up nobody but its own keys.
 
 use std::{
     collections::HashMap,
@@ -35,10 +34,11 @@ use crate::line::{IN_FLIGHT, Line, Request, Way, locked};
 /// How many nodes may say of a key that another one has it, before that is an error.
 const REDIRECTIONS: usize = 5;
 
-/// The nodes, and who tells which of them has what.
+/// The nodes of a cluster.
 pub(crate) struct Directory {
     make: NodeClients,
-    teller: Teller,
+    /// The nodes that the URL names.
+    named: Vec<Server>,
     timeout: Duration,
     known: Mutex<Known>,
     /// When it was learned last who has what. One learns it at a time.
@@ -50,27 +50,12 @@ pub(crate) struct Directory {
 
 #[derive(Default)]
 struct Known {
-    table: Option<Table>,
+    slots: Option<ClusterRouting>,
     /// To the masters, as far as they were needed.
     lines: HashMap<Server, Arc<Line>>,
 }
 
-/// Who has what.
-#[derive(Clone)]
-enum Table {
-    Slots(ClusterRouting),
-    Primary(Server),
-}
-
-/// Who tells that.
-pub(crate) enum Teller {
-    /// The nodes of a cluster, of which the URL names some.
-    Cluster { named: Vec<Server> },
-    /// Sentinels, each with its client.
-    Sentinels { service: String, clients: Vec<Line> },
-}
-
-/// Makes the clients of single nodes.
+/// Makes clients: of single nodes, or of what the URL names.
 #[derive(Clone)]
 pub(crate) struct NodeClients {
     pub(crate) builder: FredBuilder,
@@ -89,10 +74,10 @@ pub(crate) struct Redirection {
 }
 
 impl Directory {
-    pub(crate) fn new(make: NodeClients, teller: Teller, timeout: Duration) -> Arc<Self> {
+    pub(crate) fn new(make: NodeClients, named: Vec<Server>, timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
             make,
-            teller,
+            named,
             timeout,
             known: Mutex::default(),
             learned: AsyncMutex::default(),
@@ -113,9 +98,10 @@ impl Directory {
         let mut at = self.start(key).await?;
         loop {
             let line = self.line(&at.to)?;
-            let way = if at.asks { Way::Asking(line.client()) } else { Way::Straight(line.client()) };
-            match line.heard(way.send(request).await) {
-                Err(error) => at = self.redirected(key, &error, &at).await.ok_or(error)?,
+            let (client, number) = line.client();
+            let way = if at.asks { Way::Asking(client) } else { Way::Straight(client) };
+            match line.heard(number, way.send(request.clone(), |answer| answer).await) {
+                Err(error) => at = self.redirected(&error, &at).ok_or(error)?,
                 answer => return answer,
             }
         }
@@ -125,8 +111,10 @@ impl Directory {
     pub(crate) async fn start(self: &Arc<Self>, key: &str) -> Result<Redirection, Error> {
         let to = match self.node_of(key) {
             Some(to) => {
-                self.confirm(&to).await?;
-                self.node_of(key)
+                if self.line(&to)?.takes_loss() {
+                    self.learn_soon();
+                }
+                Some(to)
             }
             None => {
                 self.learn().await?;
@@ -137,22 +125,6 @@ impl Directory {
         Ok(Redirection { to, asks: false, left: REDIRECTIONS })
     }
 
-    /// Learns anew who has what when the connection to a node was lost. Of Sentinels at once: what was a primary may be a
-    /// replica by now, which answers whoever only reads. A node of a cluster says so itself.
-    async fn confirm(self: &Arc<Self>, node: &Server) -> Result<(), Error> {
-        let line = self.line(node)?;
-        if !line.takes_loss() {
-            return Ok(());
-        }
-        match self.teller {
-            Teller::Cluster { .. } => self.learn_soon(),
-            Teller::Sentinels { .. } => {
-                self.learn().await.inspect_err(|_| line.gives_loss_back())?;
-            }
-        }
-        Ok(())
-    }
-
     /// The node that has the key, as far as is known.
     pub(crate) fn node_of(&self, key: &str) -> Option<Server> {
         locked(&self.known).server(key).cloned()
@@ -161,35 +133,18 @@ impl Directory {
     /// The masters, each with its client.
     pub(crate) async fn masters(&self) -> Result<Vec<(Server, Client)>, Error> {
         self.learn().await?;
-        let masters = locked(&self.known).table.as_ref().map(Table::masters).unwrap_or_default();
-        masters.into_iter().map(|server| Ok((server.clone(), self.line(&server)?.client()))).collect()
+        let masters = locked(&self.known).slots.as_ref().map(ClusterRouting::unique_primary_nodes).unwrap_or_default();
+        masters.into_iter().map(|server| Ok((server.clone(), self.line(&server)?.client().0))).collect()
     }
 
-    /// What is in the way of a connection to a node; or to those who tell the nodes, if none is known.
+    /// What is in the way of a connection to a node, if there is none.
     pub(crate) fn trouble(&self) -> Option<Error> {
-        let known = locked(&self.known);
-        let trouble = known.lines.values().find_map(|line| line.trouble());
-        match &self.teller {
-            Teller::Sentinels { clients, .. } if known.table.is_none() => {
-                trouble.or_else(|| clients.iter().find_map(Line::trouble))
-            }
-            _ => trouble,
-        }
+        locked(&self.known).lines.values().find_map(|line| line.trouble())
     }
 
     /// Where the key is instead, if that is what the answer of a node comes to. Where the node failed, it is learned anew in
     /// the background who has what.
-    pub(crate) async fn redirected(
-        self: &Arc<Self>,
-        key: &str,
-        error: &Error,
-        at: &Redirection,
-    ) -> Option<Redirection> {
-        if error.details().starts_with("READONLY") {
-            self.learn().await.ok()?;
-            let to = self.node_of(key).filter(|to| *to != at.to)?;
-            return Some(Redirection { to, asks: false, left: at.left.checked_sub(1)? });
-        }
+    pub(crate) fn redirected(self: &Arc<Self>, error: &Error, at: &Redirection) -> Option<Redirection> {
         let redirection = redirection(error, at);
         let is_about_to = redirection.as_ref().is_some_and(|redirection| redirection.asks);
         let is_of_nodes = matches!(
@@ -207,7 +162,7 @@ impl Directory {
         if let Some(line) = known.lines.get(server) {
             return Ok(Arc::clone(line));
         }
-        let line = Arc::new(Line::new(self.make.client(server)?, self.timeout));
+        let line = Arc::new(Line::new(self.make.of(server), self.timeout)?);
         known.lines.insert(server.clone(), Arc::clone(&line));
         Ok(line)
     }
@@ -219,15 +174,12 @@ impl Directory {
         if learned.is_some_and(|at| at > begun) {
             return Ok(());
         }
-        let table = match &self.teller {
-            Teller::Cluster { named } => Table::Slots(self.ask_cluster(named).await?),
-            Teller::Sentinels { service, clients } => Table::Primary(self.ask_sentinels(service, clients).await?),
-        };
-        let masters = table.masters();
+        let slots = self.ask_cluster().await?;
+        let masters = slots.unique_primary_nodes();
         let mut known = locked(&self.known);
         // Calls that are under way keep theirs until they end.
         known.lines.retain(|server, _| masters.contains(server));
-        known.table = Some(table);
+        known.slots = Some(slots);
         *learned = Some(Instant::now());
         Ok(())
     }
@@ -247,37 +199,17 @@ impl Directory {
 
     /// From whoever tells it first of those that say that all is well: the masters as they were known, and if none of them
     /// does, the nodes that the URL names.
-    async fn ask_cluster(&self, named: &[Server]) -> Result<ClusterRouting, Error> {
+    async fn ask_cluster(&self) -> Result<ClusterRouting, Error> {
         let ask_any = async |nodes: &[Server]| {
-            first_of(nodes.iter().map(async |server| slots(&self.line(server)?.client(), server).await)).await
+            first_of(nodes.iter().map(async |server| slots(&self.line(server)?.client().0, server).await)).await
         };
-        let masters = locked(&self.known).table.as_ref().map(Table::masters);
+        let masters = locked(&self.known).slots.as_ref().map(ClusterRouting::unique_primary_nodes);
         if let Some(masters) = masters
             && let Ok(Ok(told)) = timeout(self.timeout / 4, ask_any(&masters)).await
         {
             return Ok(told);
         }
-        ask_any(named).await
-    }
-
-    /// The first that a Sentinel names and that says itself that it is a primary.
-    async fn ask_sentinels(&self, service: &str, clients: &[Line]) -> Result<Server, Error> {
-        let asks = clients.iter().map(async |sentinel| {
-            let words = vec![Value::from("GET-MASTER-ADDR-BY-NAME"), service.into()];
-            let named = sentinel.client().custom::<Option<(String, u16)>, Value>(command("SENTINEL"), words).await?;
-            let Some((host, port)) = named else {
-                return Err(Error::new(ErrorKind::Sentinel, format!("a Sentinel knows of no service {service:?}")));
-            };
-            let server = Server::new(host, port);
-            let client = self.line(&server)?.client();
-            let role = client.custom::<Value, Value>(command("ROLE"), Vec::new()).await?;
-            let role = role.into_array().into_iter().next().and_then(|role| role.as_string());
-            match role.as_deref() {
-                Some("master") => Ok(server),
-                _ => Err(Error::new(ErrorKind::Sentinel, "READONLY the server that a Sentinel names is a replica")),
-            }
-        });
-        first_of(asks).await
+        ask_any(&self.named).await
     }
 }
 
@@ -312,29 +244,38 @@ async fn slots(client: &Client, server: &Server) -> Result<ClusterRouting, Error
 
 impl Known {
     fn server(&self, key: &str) -> Option<&Server> {
-        match self.table.as_ref()? {
-            Table::Slots(slots) => slots.get_server(ClusterRouting::hash_key(key.as_bytes())),
-            Table::Primary(primary) => Some(primary),
-        }
-    }
-}
-
-impl Table {
-    fn masters(&self) -> Vec<Server> {
-        match self {
-            Self::Slots(slots) => slots.unique_primary_nodes(),
-            Self::Primary(primary) => vec![primary.clone()],
-        }
+        self.slots.as_ref()?.get_server(ClusterRouting::hash_key(key.as_bytes()))
     }
 }
 
 impl NodeClients {
-    /// A client of one node, which has not connected yet.
-    pub(crate) fn client(&self, server: &Server) -> Result<Client, Error> {
+    /// The same for one node.
+    pub(crate) fn of(&self, server: &Server) -> Self {
         let config = self.builder.get_config().cloned().unwrap_or_default();
         let server = self.with_tls_name(server.clone());
         let mut builder = self.builder.clone();
         builder.set_config(Config { server: ServerConfig::Centralized { server }, ..config });
+        Self { builder, ..self.clone() }
+    }
+
+    /// Whether Sentinels tell the server.
+    pub(crate) fn has_sentinels(&self) -> bool {
+        let config = self.builder.get_config();
+        config.is_some_and(|config| matches!(config.server, ServerConfig::Sentinel { .. }))
+    }
+
+    /// A client, which has not connected yet. Of Sentinels it asks that one first, counted around: the client asks nobody
+    /// else while the first one stands still.
+    pub(crate) fn any(&self, first: usize) -> Result<Client, Error> {
+        let mut config = self.builder.get_config().cloned().unwrap_or_default();
+        if let ServerConfig::Sentinel { hosts, .. } = &mut config.server
+            && !hosts.is_empty()
+        {
+            let first = first % hosts.len();
+            hosts.rotate_left(first);
+        }
+        let mut builder = self.builder.clone();
+        builder.set_config(config);
         builder.build()
     }
 

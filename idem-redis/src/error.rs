@@ -43,6 +43,10 @@ fn judge(error: &Error) -> (StoreErrorKind, &'static str) {
             "the server's certificate is not accepted; name the file of its authority (Builder::ca_file) and the host that \
              it is for",
         ),
+        _ if details.contains("to all sentinel nodes") => (
+            Unavailable,
+            "no Sentinel of those that the URL names could be reached, or none had a certificate that is accepted",
+        ),
         _ if says("MOVED") || says("ASK") || says("CROSSSLOT") => {
             (Configuration, "the server is a node of a cluster; write redis-cluster:// in the URL")
         }

@@ -14,13 +14,18 @@ use fred::{
     interfaces::{ClientLike, KeysInterface},
     types::{InfoKind, Value, config::Server, scripts::Script},
 };
+use futures_util::FutureExt;
 use idem_core::{StoreError, StoreErrorKind, Timestamp};
-use tokio::{runtime::Handle, sync::Semaphore, time::timeout};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, timeout, timeout_at},
+};
 
 use crate::{
     directory::Directory,
     error::{redis_error, store_error},
-    line::{Line, Request, Way},
+    line::{Line, Request, Running, Way, running},
     replicas::{Replicas, Session},
 };
 
@@ -33,8 +38,9 @@ pub(crate) struct Link {
 
 /// What is at the other end.
 pub(crate) enum Nodes {
+    /// A server, or the one that Sentinels name.
     One(Arc<Line>),
-    /// The nodes of a cluster, or the one that Sentinels name.
+    /// Those of a cluster.
     Several(Arc<Directory>),
 }
 
@@ -94,12 +100,24 @@ impl Link {
     }
 
     /// Does all of `work`, however many calls it takes, within the time limit.
-    pub(crate) async fn within<T>(
+    pub(crate) fn within<T>(
         &self,
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.too_slow(operation)))
+    ) -> impl Future<Output = Result<T, StoreError>> {
+        self.within_since(Instant::now(), operation, work)
+    }
+
+    /// The same for an operation that began at an earlier instant.
+    pub(crate) fn within_since<T>(
+        &self,
+        begun: Instant,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> impl Future<Output = Result<T, StoreError>> {
+        // Awaited in here, it would take its room twice.
+        let ended = timeout_at(begun + self.timeout, work);
+        ended.map(move |ended| ended.unwrap_or_else(|_| Err(self.too_slow(operation))))
     }
 
     /// Runs a call, when there is room for it. It ends within the client's time limit.
@@ -110,7 +128,7 @@ impl Link {
         &self,
         operation: &'static str,
         room: Arc<Semaphore>,
-        call: impl Future<Output = Result<T, Error>> + Send + 'static,
+        call: Running<T>,
     ) -> Result<T, StoreError> {
         let room = match Arc::clone(&room).try_acquire_owned() {
             Ok(room) => room,
@@ -119,20 +137,16 @@ impl Link {
                 _ => return Err(self.too_slow(operation)),
             },
         };
-        let call = async move {
-            let answer = call.await;
-            drop(room);
-            answer
-        };
-        self.to_the_end(operation, call).await
+        self.to_the_end(operation, call, Some(room)).await
     }
 
     async fn to_the_end<T: Send + 'static>(
         &self,
         operation: &'static str,
-        call: impl Future<Output = Result<T, Error>> + Send + 'static,
+        call: Running<T>,
+        room: Option<OwnedSemaphorePermit>,
     ) -> Result<T, StoreError> {
-        ToTheEnd(Some(Box::pin(call))).await.map_err(|error| self.failed(operation, error))
+        ToTheEnd(Some((call, room))).await.map_err(|error| self.failed(operation, error))
     }
 
     /// Sends a command to the node that has the key.
@@ -140,13 +154,14 @@ impl Link {
         match &self.nodes {
             Nodes::One(line) => {
                 let line = Arc::clone(line);
-                let way = Way::Straight(line.client());
+                let (client, number) = line.client();
                 let room = Arc::clone(&line.room);
-                self.call(operation, room, async move { line.heard(way.send(&request).await) }).await
+                let call = Way::Straight(client).send(request, move |answer| line.heard(number, answer));
+                self.call(operation, room, call).await
             }
             Nodes::Several(directory) => {
                 let (directory, room, key) = (Arc::clone(directory), directory.room(key), key.to_owned());
-                self.call(operation, room, async move { directory.send(&key, &request).await }).await
+                self.call(operation, room, running(|| async move { directory.send(&key, &request).await })).await
             }
         }
     }
@@ -165,11 +180,11 @@ impl Link {
         match &self.nodes {
             Nodes::One(_) => {
                 let session = replicas.session(None).await.map_err(|error| self.failed(operation, error))?;
-                let claim = async move {
-                    let reply = session.once().send(&request).await?;
+                let claim = running(|| async move {
+                    let reply = session.once().send(request, |answer| answer).await?;
                     replicated(session, has_written(&reply), reply).await
-                };
-                self.to_the_end(operation, claim).await?
+                });
+                self.to_the_end(operation, claim, None).await?
             }
             Nodes::Several(directory) => {
                 let (replicas, directory, key) = (Arc::clone(replicas), Arc::clone(directory), key.to_owned());
@@ -177,30 +192,30 @@ impl Link {
                 // The write and the wait go to one and the same node.
                 let session = replicas.session(Some(at.to.clone())).await;
                 let mut session = session.map_err(|error| self.failed(operation, error))?;
-                let claim = async move {
+                let claim = running(|| async move {
                     loop {
                         let way = if at.asks { session.asking() } else { session.once() };
-                        match way.send(&request).await {
+                        match way.send(request.clone(), |answer| answer).await {
                             Ok(reply) => return replicated(session, has_written(&reply), reply).await,
-                            Err(error) => at = directory.redirected(&key, &error, &at).await.ok_or(error)?,
+                            Err(error) => at = directory.redirected(&error, &at).ok_or(error)?,
                         }
                         session.done();
                         session = replicas.session(Some(at.to.clone())).await?;
                     }
-                };
-                self.to_the_end(operation, claim).await?
+                });
+                self.to_the_end(operation, claim, None).await?
             }
         }
     }
 
-    /// The servers that take writes, each with its client, and with its name where there may be several.
+    /// The servers that take writes, each with its client, and with its name where there are several.
     pub(crate) async fn masters(&self, operation: &'static str) -> Result<Vec<(Option<Server>, Client)>, StoreError> {
         match &self.nodes {
-            Nodes::One(line) => Ok(vec![(None, line.client())]),
+            Nodes::One(line) => Ok(vec![(None, line.client().0)]),
             Nodes::Several(directory) => {
                 let learning = Arc::clone(directory);
                 let room = Arc::clone(&directory.room);
-                let masters = self.call(operation, room, async move { learning.masters().await }).await?;
+                let masters = self.call(operation, room, running(|| async move { learning.masters().await })).await?;
                 Ok(masters.into_iter().map(|(server, client)| (Some(server), client)).collect())
             }
         }
@@ -221,7 +236,7 @@ impl Link {
         client: Client,
         kind: InfoKind,
     ) -> Result<String, StoreError> {
-        self.call(operation, self.common_room(), async move { client.info(Some(kind)).await }).await
+        self.call(operation, self.common_room(), running(|| async move { client.info(Some(kind)).await })).await
     }
 
     /// A page of the keys that match, of about `step` that the server looked at, and where the next one begins.
@@ -234,7 +249,7 @@ impl Link {
         step: u32,
     ) -> Result<(String, Vec<String>), StoreError> {
         let (cursor, pattern) = (cursor.to_owned(), pattern.to_owned());
-        let page = async move { master.scan_page(cursor, pattern, Some(step), None).await };
+        let page = running(|| async move { master.scan_page(cursor, pattern, Some(step), None).await });
         self.call(operation, self.common_room(), page).await
     }
 
@@ -291,6 +306,27 @@ impl Link {
         found.convert().map_err(|error| redis_error(operation, error))
     }
 
+    /// Sets the value if there is none, with a command that is sent at once and ends within the time limit by itself. None
+    /// where more than that is to be done: there are several nodes, or replicas to wait for, or no room.
+    pub(crate) fn set_if_absent_at_once(
+        &self,
+        operation: &'static str,
+        key: String,
+        value: Bytes,
+        millis: i64,
+    ) -> Option<impl Future<Output = Result<Option<Bytes>, StoreError>>> {
+        let (Nodes::One(line), None) = (&self.nodes, &self.replicas) else { return None };
+        let room = Arc::clone(&line.room).try_acquire_owned().ok()?;
+        let line = Arc::clone(line);
+        let (client, number) = line.client();
+        let request = Request::SetIfAbsent { key, value, millis };
+        let call = Way::Straight(client).send(request, move |answer| line.heard(number, answer));
+        Some(
+            self.to_the_end(operation, call, Some(room))
+                .map(move |found| found?.convert().map_err(|error| redis_error(operation, error))),
+        )
+    }
+
     /// Runs a script that takes no more than the call, by its body.
     pub(crate) async fn bring(&self, operation: &'static str, script: &Script, call: &Call) -> Result<(), StoreError> {
         let request = Request::Bring { script: script.clone(), call: call.clone() };
@@ -333,15 +369,15 @@ async fn replicated<T>(session: Session, has_written: bool, answer: T) -> Result
     }
 }
 
-/// A future that goes on in the background when it is dropped before its end.
-struct ToTheEnd<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
+/// A call that goes on in the background when it is dropped before its end, and the room that it takes until then.
+struct ToTheEnd<T: Send + 'static>(Option<(Running<T>, Option<OwnedSemaphorePermit>)>);
 
 impl<T: Send + 'static> Future for ToTheEnd<T> {
-    type Output = T;
+    type Output = Result<T, Error>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let Some(future) = &mut self.0 else { return Poll::Pending }; // it has ended, and nobody polls it again
-        let ended = future.as_mut().poll(cx);
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T, Error>> {
+        let Some((call, _)) = &mut self.0 else { return Poll::Pending }; // it has ended, and nobody polls it again
+        let ended = call.as_mut().poll(cx);
         if ended.is_ready() {
             self.0 = None;
         }
@@ -351,9 +387,10 @@ impl<T: Send + 'static> Future for ToTheEnd<T> {
 
 impl<T: Send + 'static> Drop for ToTheEnd<T> {
     fn drop(&mut self) {
-        if let (Some(future), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+        if let (Some((call, room)), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             runtime.spawn(async move {
-                future.await;
+                let _ = call.await; // nobody asks any more
+                drop(room);
             });
         }
     }

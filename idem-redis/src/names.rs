@@ -28,13 +28,16 @@ impl Names {
     /// Where the record of scope and key is. No two pairs are written alike, and nothing in them says which node of a
     /// cluster it is on: a brace would.
     pub(crate) fn record(&self, scope: &Scope, key: &Key) -> String {
-        let mut name = self.of_scope(scope);
+        let mut name = self.of_scope(scope, key.as_str().len());
         escape(key.as_str(), &mut name);
         name
     }
 
-    fn of_scope(&self, scope: &Scope) -> String {
-        let mut name = format!("{}:r:", self.prefix);
+    /// With room for so many bytes more.
+    fn of_scope(&self, scope: &Scope, more: usize) -> String {
+        let mut name = String::with_capacity(self.prefix.len() + scope.as_str().len() + more + 4);
+        name.push_str(&self.prefix);
+        name.push_str(":r:");
         escape(scope.as_str(), &mut name);
         name.push(':');
         name
@@ -43,7 +46,7 @@ impl Names {
     /// A pattern that all records match; or all of one scope.
     pub(crate) fn pattern(&self, scope: Option<&Scope>) -> String {
         let beginning = match scope {
-            Some(scope) => self.of_scope(scope),
+            Some(scope) => self.of_scope(scope, 0),
             None => format!("{}:r:", self.prefix),
         };
         let mut pattern = String::new();
@@ -77,6 +80,12 @@ impl Names {
 
 /// Writes `text` with `%`, `:`, `{` and `}` as `%` and two digits.
 fn escape(text: &str, out: &mut String) {
+    // Most have nothing to escape, which is quicker seen without looking where.
+    let is_plain = !text.bytes().fold(false, |any, byte| any | matches!(byte, b'%' | b':' | b'{' | b'}'));
+    if is_plain {
+        out.push_str(text);
+        return;
+    }
     for char in text.chars() {
         match char {
             '%' => out.push_str("%25"),

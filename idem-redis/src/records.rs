@@ -118,7 +118,7 @@ pub(crate) fn decode(value: Bytes) -> Result<Stored, DecodeError> {
     let flags = rest.u8()?;
     let number = rest.u32()?;
     let lapses = rest.u32()?;
-    let token: [u8; 16] = rest.take(16)?[..].try_into().map_err(|_| corrupt("it has no token"))?;
+    let token = rest.token()?;
     let base = instant(rest.i64()?);
     let ttl = rest.i64()?;
     let lease_end = instant(rest.i64()?);
@@ -126,15 +126,16 @@ pub(crate) fn decode(value: Bytes) -> Result<Stored, DecodeError> {
     let settled = instant(rest.i64()?);
     let expiry = instant(rest.i64()?);
     let length = usize::try_from(rest.u32()?).unwrap_or(usize::MAX);
-    let fingerprint = match rest.take(length)? {
-        none if none.is_empty() => None,
-        stored => Some(Fingerprint::from_bytes(&stored).map_err(|error| match error {
+    let fingerprint = match rest.checked(length)? {
+        [] => None,
+        stored => Some(Fingerprint::from_bytes(stored).map_err(|error| match error {
             InvalidFingerprint::UnknownScheme { scheme } if scheme > Fingerprint::SCHEME => {
                 DecodeError::Newer { what: "a stored fingerprint", found: scheme, known: Fingerprint::SCHEME }
             }
             error => corrupt(&error.to_string()),
         })?),
     };
+    rest.0.advance(length);
     let origin = match flags >> 4 {
         0 => Origin::First,
         1 => Origin::Release,
@@ -158,7 +159,7 @@ pub(crate) fn decode(value: Bytes) -> Result<Stored, DecodeError> {
     let record = Record {
         settled: (state != State::InProgress).then_some(settled),
         state,
-        token: Token::from_bytes(token),
+        token,
         number,
         origin,
         repeat: flags & 2 != 0,
@@ -177,28 +178,45 @@ pub(crate) fn decode(value: Bytes) -> Result<Stored, DecodeError> {
 struct Input(Bytes);
 
 impl Input {
-    fn take(&mut self, length: usize) -> Result<Bytes, DecodeError> {
-        if self.0.len() < length {
+    /// The next bytes, if there are so many.
+    fn checked(&self, length: usize) -> Result<&[u8], DecodeError> {
+        self.0.get(..length).ok_or_else(|| {
             let problem = format!("it ends {} bytes early", length - self.0.len());
-            return Err(DecodeError::Corrupt { what: WHAT, problem });
-        }
+            DecodeError::Corrupt { what: WHAT, problem }
+        })
+    }
+
+    fn take(&mut self, length: usize) -> Result<Bytes, DecodeError> {
+        self.checked(length)?;
         Ok(self.0.split_to(length))
     }
 
+    /// A field of a fixed length, copied: who shares bytes is counted, which takes longer.
+    fn array<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], DecodeError> {
+        let mut array = [0; LENGTH];
+        array.copy_from_slice(self.checked(LENGTH)?);
+        self.0.advance(LENGTH);
+        Ok(array)
+    }
+
     fn u8(&mut self) -> Result<u8, DecodeError> {
-        Ok(self.take(1)?.get_u8())
+        Ok(u8::from_be_bytes(self.array()?))
     }
 
     fn u16(&mut self) -> Result<u16, DecodeError> {
-        Ok(self.take(2)?.get_u16())
+        Ok(u16::from_be_bytes(self.array()?))
     }
 
     fn u32(&mut self) -> Result<u32, DecodeError> {
-        Ok(self.take(4)?.get_u32())
+        Ok(u32::from_be_bytes(self.array()?))
     }
 
     fn i64(&mut self) -> Result<i64, DecodeError> {
-        Ok(self.take(8)?.get_i64())
+        Ok(i64::from_be_bytes(self.array()?))
+    }
+
+    fn token(&mut self) -> Result<Token, DecodeError> {
+        Ok(Token::from_bytes(self.array()?))
     }
 
     fn checkpoints(&mut self) -> Result<Checkpoints, DecodeError> {

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -37,6 +40,8 @@ pub(crate) struct Replicas {
     pub(crate) at_least: u32,
     timeout: Duration,
     make: NodeClients,
+    /// How many connections there were whose server was not named.
+    connected: AtomicUsize,
     room: Arc<Semaphore>,
     /// By the node of a cluster.
     idle: Mutex<HashMap<Option<Server>, Vec<Connection>>>,
@@ -60,7 +65,7 @@ impl Replicas {
     /// With what makes clients that never connect again.
     pub(crate) fn new(at_least: u32, timeout: Duration, make: NodeClients) -> Arc<Self> {
         let room = Arc::new(Semaphore::new(AT_A_TIME));
-        Arc::new(Self { at_least, timeout, make, room, idle: Mutex::default() })
+        Arc::new(Self { at_least, timeout, make, connected: AtomicUsize::new(0), room, idle: Mutex::default() })
     }
 
     /// A connection for a claim, to the node of a cluster that has its key. Within the time limit; nothing is left behind
@@ -102,8 +107,9 @@ impl Replicas {
 
     async fn connect(&self, node: Option<&Server>) -> Result<Connection, Error> {
         let client = match node {
-            Some(node) => self.make.client(node)?,
-            None => self.make.builder.build()?,
+            Some(node) => self.make.of(node).any(0)?,
+            // Each asks another Sentinel first.
+            None => self.make.any(self.connected.fetch_add(1, Ordering::Relaxed))?,
         };
         let task = client.connect();
         let connection = Connection { client, task };

@@ -1,6 +1,6 @@
 //! The store itself.
 
-use std::{fmt, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{fmt, num::NonZeroUsize, ops::ControlFlow, sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use fred::types::Value;
@@ -9,7 +9,7 @@ use idem_core::{
     Retention, Scope, Snapshot, Store, StoreError, StoreErrorKind, Timestamp, TokenReused, async_trait,
     machine::{self, Decision, Verdict},
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     Builder, OpenError,
@@ -216,31 +216,67 @@ impl RedisStore {
         }
     }
 
-    async fn ask(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
+    /// Claims with the one command that most claims are, where it can be sent at once.
+    ///
+    /// It ends within the time limit by itself, and nothing that a longer claim needs has to be made room for. Where there
+    /// is more to it the claim goes on, with the value that was found, or none if nothing was asked.
+    async fn ask_at_once(&self, claim: &Claim) -> Result<ControlFlow<ClaimRow, Option<Bytes>>, StoreError> {
+        let Inner { link, clock, names, .. } = &*self.inner;
+        if !clock.is_known() {
+            return Ok(ControlFlow::Continue(None));
+        }
+        let name = names.record(claim.scope(), claim.key());
+        self.look_at_clock_again(&name);
+        let First { record, value, ttl } = self.first(claim)?;
+        let Some(set) = link.set_if_absent_at_once("claim", name, value, ttl) else {
+            return Ok(ControlFlow::Continue(None));
+        };
+        let Some(value) = set.await? else { return Ok(ControlFlow::Break(ClaimRow::Written(record))) };
+        let stored = self.stored(&value, "claim")?;
+        match clock.set_to().is_none() && is_clockless(&unasked(claim, &stored.record)?) {
+            true => Ok(ControlFlow::Break(ClaimRow::Found { record: stored.record, now: None })),
+            false => Ok(ControlFlow::Continue(Some(value))),
+        }
+    }
+
+    /// Claims, however long it takes. A value that was found already is judged first.
+    async fn ask(&self, claim: &Claim, mut found: Option<Bytes>) -> Result<ClaimRow, StoreError> {
         const OPERATION: &str = "claim";
-        let (scope, key) = (claim.scope(), claim.key());
-        let name = self.inner.names.record(scope, key);
+        let name = self.inner.names.record(claim.scope(), claim.key());
         self.learn(OPERATION, &name).await?;
         let mut pauses = Pauses::new();
         loop {
-            if let Some(row) = self.ask_unreplicated(claim).await? {
+            if found.is_none()
+                && let Some(row) = self.ask_unreplicated(claim).await?
+            {
                 return Ok(row);
             }
-            let now = self.inner.clock.shows();
-            let first = decided(machine::claim(None, claim, now))?;
-            let Some(first) = first.write else {
-                let message = "the machine refused a claim of nothing; this is a bug in idem";
-                return Err(store_error(StoreErrorKind::Contract, OPERATION, message));
-            };
-            let (value, ttl) = self.value_of(&first, now);
-            let Some(value) = self.inner.link.set_if_absent(OPERATION, &name, value, ttl).await? else {
-                return Ok(ClaimRow::Written(first));
+            let value = match found.take() {
+                Some(value) => value,
+                None => {
+                    let First { record, value, ttl } = self.first(claim)?;
+                    match self.inner.link.set_if_absent(OPERATION, &name, value, ttl).await? {
+                        Some(value) => value,
+                        None => return Ok(ClaimRow::Written(record)),
+                    }
+                }
             };
             if let Some(row) = self.judge_found(claim, value).await? {
                 return Ok(row);
             }
             pauses.pause().await;
         }
+    }
+
+    /// What a claim writes where there is no record.
+    fn first(&self, claim: &Claim) -> Result<First, StoreError> {
+        let now = self.inner.clock.shows();
+        let Some(record) = decided(machine::claim(None, claim, now))?.write else {
+            let message = "the machine refused a claim of nothing; this is a bug in idem";
+            return Err(store_error(StoreErrorKind::Contract, "claim", message));
+        };
+        let (value, ttl) = self.value_of(&record, now);
+        Ok(First { record, value, ttl })
     }
 
     /// Where claims wait for replicas, answers one that has nothing to write without waiting for others that do. None if
@@ -267,14 +303,18 @@ impl RedisStore {
 
     /// Learns what the server's clock shows, if that is not known yet; again in the background where it is long ago.
     async fn learn(&self, operation: &'static str, key: &str) -> Result<(), StoreError> {
-        let clock = &self.inner.clock;
-        if !clock.is_known() {
-            self.look_at_clock(operation, key).await?;
-        } else if clock.should_look_again() {
-            let (store, key) = (self.clone(), key.to_owned());
-            tokio::spawn(async move { store.look_at_clock(operation, &key).await });
+        match self.inner.clock.is_known() {
+            true => self.look_at_clock_again(key),
+            false => self.look_at_clock(operation, key).await?,
         }
         Ok(())
+    }
+
+    fn look_at_clock_again(&self, key: &str) {
+        if self.inner.clock.should_look_again() {
+            let (store, key) = (self.clone(), key.to_owned());
+            tokio::spawn(async move { store.look_at_clock("claim", &key).await });
+        }
     }
 
     pub(crate) async fn look_at_clock(&self, operation: &'static str, key: &str) -> Result<(), StoreError> {
@@ -306,14 +346,12 @@ impl RedisStore {
     /// decide once the lease is over, and that is written if it is.
     async fn judge_unasked(&self, claim: &Claim, value: Bytes, stored: Stored) -> Result<Option<ClaimRow>, StoreError> {
         let record = &stored.record;
-        // What is there is live, whatever the client takes for now.
-        let last = just_before(record.expiry);
-        let leased = just_before(record.lease_end).min(last);
-        let verdict = decided(machine::claim(Some(record), claim, leased))?;
-        let needs_clock = matches!(verdict.answer, Verdict::Conflict { .. });
-        if !needs_clock && verdict.write.is_none() {
+        let verdict = unasked(claim, record)?;
+        if is_clockless(&verdict) {
             return Ok(Some(ClaimRow::Found { record: stored.record, now: None }));
         }
+        let needs_clock = needs_clock(&verdict);
+        let last = just_before(record.expiry);
         // The lease of a claim that is repeated goes on from now, which must not be guessed. And where claims wait for
         // replicas, one that may have nothing to write does not queue up with them.
         let waits = needs_clock && self.inner.link.replicas.is_some();
@@ -363,6 +401,29 @@ pub(crate) struct Seen {
     pub(crate) value: Bytes,
     pub(crate) stored: Stored,
     pub(crate) now: Timestamp,
+}
+
+/// The record of a first claim, and what of it is written for how long.
+struct First {
+    record: Record,
+    value: Bytes,
+    ttl: i64,
+}
+
+/// What the machine decides where only the client's idea of now is at hand. What is there is live, whatever that is.
+fn unasked(claim: &Claim, record: &Record) -> Result<Decision<Verdict>, StoreError> {
+    let leased = just_before(record.lease_end).min(just_before(record.expiry));
+    decided(machine::claim(Some(record), claim, leased))
+}
+
+/// Whether it is up to the clock: for a record in progress under another token.
+fn needs_clock(unasked: &Decision<Verdict>) -> bool {
+    matches!(unasked.answer, Verdict::Conflict { .. })
+}
+
+/// Whether the record says by itself what a claim of it is answered, and nothing is written.
+fn is_clockless(unasked: &Decision<Verdict>) -> bool {
+    unasked.write.is_none() && !needs_clock(unasked)
 }
 
 fn just_before(end: Timestamp) -> Timestamp {
@@ -415,7 +476,14 @@ impl Store for RedisStore {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
-        self.inner.link.within("claim", self.ask(claim)).await
+        let begun = Instant::now();
+        let found = match self.ask_at_once(claim).await? {
+            ControlFlow::Break(row) => return Ok(row),
+            ControlFlow::Continue(found) => found,
+        };
+        // On its own, since every claim would have to make room for what only a few come to.
+        let rest = Box::pin(self.ask(claim, found));
+        self.inner.link.within_since(begun, "claim", rest).await
     }
 
     async fn complete(

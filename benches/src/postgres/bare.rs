@@ -1,8 +1,8 @@
 //! The base: statements that do nothing but insert and read, through the same driver.
 
-use std::sync::Arc;
+use std::{future, sync::Arc};
 
-use idem_core::Claim;
+use idem_core::{Claim, Response};
 use idem_postgres::{
     deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod},
     tokio_postgres::{
@@ -13,10 +13,8 @@ use idem_postgres::{
 
 use crate::{
     Failure, input,
-    postgres::{
-        POOL,
-        operations::{Inserts, Reads},
-    },
+    postgres::POOL,
+    rounds::{Operation, Side, in_flight},
 };
 
 const INSERT_TYPES: [Type; 9] =
@@ -43,8 +41,20 @@ enum Connections {
 /// Whether statements are prepared once for each connection.
 type Named = bool;
 
+/// Inserts, one for each operation.
+struct Inserts {
+    bare: Bare,
+    rows: Vec<NewRow>,
+}
+
+/// Reads, over and over.
+struct Reads {
+    bare: Bare,
+    keys: Vec<(String, String)>,
+}
+
 /// The values of a row as a first claim writes it. The client has computed all of them.
-pub(crate) struct NewRow {
+struct NewRow {
     scope: String,
     key: String,
     token: [u8; 16],
@@ -56,7 +66,7 @@ pub(crate) struct NewRow {
 }
 
 impl NewRow {
-    pub(crate) fn of(claim: &Claim) -> Self {
+    fn of(claim: &Claim) -> Self {
         const NOW: i64 = 1_800_000_000_000;
         Self {
             scope: claim.scope().as_str().into(),
@@ -92,16 +102,26 @@ impl Bare {
         Ok(Self(Arc::new(Inner { connections, insert: insert(table), read: read(table) })))
     }
 
+    /// Inserts of new keys in a scope, so many at a time.
+    pub(crate) fn insertions<'a>(&self, scope: &'a str, tasks: usize) -> Side<'a> {
+        let bare = self.clone();
+        Box::new(move |count| match bare.inserts(scope, count) {
+            Ok(inserts) => Box::pin(in_flight(tasks, count, inserts)),
+            Err(failure) => Box::pin(future::ready(Err(failure))),
+        })
+    }
+
     /// So many inserts of new keys.
-    pub(crate) fn inserts(&self, scope: &str, count: usize) -> Result<Arc<Inserts>, Failure> {
+    pub(crate) fn inserts(&self, scope: &str, count: usize) -> Result<Arc<impl Operation>, Failure> {
         let rows = (0..count).map(|_| Ok(NewRow::of(&input::claim(scope)?))).collect::<Result<_, Failure>>()?;
         Ok(Arc::new(Inserts { bare: self.clone(), rows }))
     }
 
-    /// Reads of these claims' rows, over and over.
-    pub(crate) fn reads(&self, claims: &[Claim]) -> Arc<Reads> {
+    /// Reads of these claims' rows, over and over, so many at a time.
+    pub(crate) fn reads<'a>(&self, claims: &[Claim], tasks: usize) -> Side<'a> {
         let keys = claims.iter().map(|claim| (claim.scope().as_str().into(), claim.key().as_str().into())).collect();
-        Arc::new(Reads { bare: self.clone(), keys })
+        let reads = Arc::new(Reads { bare: self.clone(), keys });
+        Box::new(move |count| Box::pin(in_flight(tasks, count, Arc::clone(&reads))))
     }
 
     /// Runs statements without results on the one connection.
@@ -112,7 +132,7 @@ impl Bare {
         }
     }
 
-    pub(crate) async fn insert(&self, row: &NewRow) -> Result<u64, Failure> {
+    async fn insert(&self, row: &NewRow) -> Result<u64, Failure> {
         let NewRow { scope, key, token, fingerprint, lease_end, claimed, expiry, on_lapse } = row;
         let values: [&(dyn ToSql + Sync); 9] =
             [scope, key, &&token[..], fingerprint, lease_end, claimed, expiry, on_lapse, expiry];
@@ -130,7 +150,7 @@ impl Bare {
         })
     }
 
-    pub(crate) async fn read(&self, scope: &str, key: &str) -> Result<Row, Failure> {
+    async fn read(&self, scope: &str, key: &str) -> Result<Row, Failure> {
         let values: [&(dyn ToSql + Sync); 2] = [&scope, &key];
         let Inner { connections, read, .. } = &*self.0;
         Ok(match connections {
@@ -144,6 +164,25 @@ impl Bare {
                 pool.get().await?.query_typed_one(read, &typed(&values, &READ_TYPES)).await?
             }
         })
+    }
+}
+
+impl Operation for Inserts {
+    async fn run(&self, number: usize) -> Result<(), Failure> {
+        match self.bare.insert(&self.rows[number]).await? {
+            1 => Ok(()),
+            rows => Err(format!("an insert of a new key wrote {rows} rows").into()),
+        }
+    }
+}
+
+impl Operation for Reads {
+    async fn run(&self, number: usize) -> Result<(), Failure> {
+        let (scope, key) = &self.keys[number % self.keys.len()];
+        let row = self.bare.read(scope, key).await?;
+        let response: Option<&[u8]> = row.try_get("response")?;
+        Response::decode(response.ok_or("a row that is done has no response")?.to_vec())?;
+        Ok(())
     }
 }
 

@@ -3,20 +3,14 @@
 use std::sync::Arc;
 
 use idem_core::Claim;
-use idem_postgres::PostgresStore;
 use test_servers::query;
 
 use crate::{
     Failure, input,
-    postgres::{
-        MANY,
-        bare::Bare,
-        operations::{Replays, done},
-        place::Place,
-        speed::{answers, claims, inserts, reads},
-    },
-    report::{self, Goal},
-    rounds::{Plan, Side, interleave},
+    operations::{AnyStore, Expected, again, claims, compare_growth, done},
+    postgres::{bare::Bare, place::Place},
+    report,
+    rounds::{MANY, Plan, Side},
 };
 
 const FEW: usize = 10_000;
@@ -34,32 +28,25 @@ pub(crate) async fn measure(place: &Place, plan: Plan, full: bool) -> Result<(),
     for tasks in [1, MANY] {
         let plan = plan.of(tasks);
         let (few, plenty) = (small.base(tasks), large.base(tasks));
-        let sides =
-            [inserts(few, tasks), small.claims(place, tasks), inserts(plenty, tasks), large.claims(place, tasks)];
-        compare(&format!("claim, {tasks} in flight"), plan, sides).await?;
+        let (inserts, more_inserts) = (few.insertions("new", tasks), plenty.insertions("new", tasks));
+        let sides = [inserts, small.claims(place, tasks), more_inserts, large.claims(place, tasks)];
+        compare_growth(&format!("claim, {tasks} in flight"), plan, sides).await?;
         let sides = [
-            reads(few, &small.replays.claims, tasks),
-            answers(&small.replays, tasks),
-            reads(plenty, &large.replays.claims, tasks),
-            answers(&large.replays, tasks),
+            few.reads(&small.retries, tasks),
+            again(&small.store, &small.retries, Expected::Replay, tasks),
+            plenty.reads(&large.retries, tasks),
+            again(&large.store, &large.retries, Expected::Replay, tasks),
         ];
-        compare(&format!("replay, {tasks} in flight"), plan, sides).await?;
+        compare_growth(&format!("replay, {tasks} in flight"), plan, sides).await?;
     }
     Ok(())
-}
-
-async fn compare(what: &str, plan: Plan, sides: [Side<'_>; 4]) -> Result<(), Failure> {
-    let rates = interleave(plan, &sides).await?;
-    // Times grow as rates fall.
-    let growth = rates.spread(|rates| (rates[1] / rates[3]) / (rates[0] / rates[2]));
-    report::ratio(what, Goal::AtMost(1.1), growth, rates.rate(2), rates.rate(3))
 }
 
 /// A table of so many records, and both ways to it.
 struct Sized {
     table: String,
-    store: PostgresStore,
-    replays: Arc<Replays>,
+    store: AnyStore,
+    retries: Arc<Vec<Claim>>,
     one: Bare,
     pool: Bare,
 }
@@ -70,7 +57,7 @@ impl Sized {
         let name = format!("growth_{records}");
         let (url, table) = (&place.url, place.table(&name));
         let store = place.store(&name, url).await?;
-        let first = done(&store, "done", 1, 64).await?.remove(0);
+        let first = done(&store, "done", 1, 64).await?[0].clone();
         let columns = format!(
             "SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum), string_agg(CASE attname
                 WHEN 'key' THEN 'md5(n::text)' WHEN 'sweep_at' THEN 'sweep_at + n' ELSE quote_ident(attname) END, ', '
@@ -91,9 +78,9 @@ impl Sized {
             query(url, &format!("VACUUM ANALYZE {table}"));
             Ok(())
         })?;
-        let replays = Arc::new(Replays { store: store.clone(), claims: retries(url, &first, records)? });
+        let retries = Arc::new(retries(url, &first, records)?);
         let (one, pool) = (Bare::one(url, &table, true).await?, Bare::pool(url, &table, true)?);
-        Ok(Self { table, store, replays, one, pool })
+        Ok(Self { table, store, retries, one, pool })
     }
 
     fn base(&self, tasks: usize) -> &Bare {
@@ -102,7 +89,7 @@ impl Sized {
 
     /// Claims through the store; afterwards the table is as large as it was.
     fn claims<'a>(&'a self, place: &'a Place, tasks: usize) -> Side<'a> {
-        let claims = claims(&self.store, tasks);
+        let claims = claims(&self.store, "new", tasks);
         Box::new(move |count| {
             let run = claims(count);
             Box::pin(async move {

@@ -10,13 +10,10 @@ use test_servers::{query, query_value};
 
 use crate::{
     Failure,
-    postgres::{
-        MANY,
-        operations::{claimed, complete},
-        place::Place,
-        wal::position,
-    },
+    operations::{claimed, complete},
+    postgres::{place::Place, wal::position},
     report,
+    rounds::MANY,
 };
 
 const FILLFACTORS: [u32; 5] = [20, 30, 35, 50, 70];

@@ -1,11 +1,11 @@
 //! Where it is measured: a server, and a schema of its own in there.
 
-use std::num::NonZeroUsize;
+use std::{num::NonZeroUsize, sync::Arc};
 
 use idem_postgres::PostgresStore;
 use test_servers::{PgBouncer, PgBouncerSettings, PrivatePostgres, Settings, query, query_value};
 
-use crate::{Failure, cli::Options, postgres::POOL};
+use crate::{Failure, cli::Options, operations::AnyStore, postgres::POOL};
 
 /// A server and a schema that holds nothing else.
 pub(crate) struct Place {
@@ -51,18 +51,18 @@ impl Place {
 
     /// The store whose records are in that table, reached through an address of the same server. The table is made if
     /// it is not there.
-    pub(crate) async fn store(&self, table: &str, url: &str) -> Result<PostgresStore, Failure> {
+    pub(crate) async fn store(&self, table: &str, url: &str) -> Result<AnyStore, Failure> {
         self.opened(PostgresStore::builder(url), table).await
     }
 
     /// The same through a PgBouncer.
-    pub(crate) async fn store_through_pooler(&self, table: &str, url: &str) -> Result<PostgresStore, Failure> {
+    pub(crate) async fn store_through_pooler(&self, table: &str, url: &str) -> Result<AnyStore, Failure> {
         self.opened(PostgresStore::builder(url).through_pooler(), table).await
     }
 
-    async fn opened(&self, builder: idem_postgres::Builder, table: &str) -> Result<PostgresStore, Failure> {
+    async fn opened(&self, builder: idem_postgres::Builder, table: &str) -> Result<AnyStore, Failure> {
         let connections = NonZeroUsize::new(POOL).ok_or("a pool has connections")?;
-        Ok(builder.schema(&self.schema).table(table).max_connections(connections).connect().await?)
+        Ok(Arc::new(builder.schema(&self.schema).table(table).max_connections(connections).connect().await?))
     }
 
     /// A PgBouncer in transaction mode in front of the server.

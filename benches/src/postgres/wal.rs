@@ -1,20 +1,14 @@
 //! How much is written ahead.
 
-use std::sync::Arc;
-
 use idem_core::Owner;
 use test_servers::query_value;
 
 use crate::{
-    Failure,
-    postgres::{
-        MANY,
-        bare::Bare,
-        operations::{Claims, Replays, complete, done},
-        place::Place,
-    },
+    Failure, input,
+    operations::{Expected, again, claimed, complete, done, first_claims},
+    postgres::{bare::Bare, place::Place},
     report::{self, Goal, number},
-    rounds::in_flight,
+    rounds::{MANY, in_flight},
 };
 
 const TABLE: &str = "wal";
@@ -25,20 +19,19 @@ pub(crate) async fn measure(place: &Place) -> Result<(), Failure> {
     let store = place.store(TABLE, &place.url).await?;
     let bare = Bare::one(&place.url, &place.table(TABLE), true).await?;
     let replays = done(&store, TABLE, 1000, 512).await?;
-    let replays = Arc::new(Replays { store: store.clone(), claims: replays });
     // The first replay of a record may leave a note on its page that its row is committed.
-    in_flight(MANY, REPLAYS, Arc::clone(&replays)).await?;
+    again(&store, &replays, Expected::Replay, MANY)(REPLAYS).await?;
 
     report::say("\nWrite-ahead log")?;
     for (what, tasks, count) in
         [("a second replay, 1 in flight", 1, REPLAYS / 4), ("a second replay, 64 in flight", MANY, REPLAYS)]
     {
         let before = position(place);
-        in_flight(tasks, count, Arc::clone(&replays)).await?;
+        again(&store, &replays, Expected::Replay, tasks)(count).await?;
         tell(what, Goal::Exactly(0.0), place, before, count)?;
     }
     for (what, tasks) in [("a claim, 1 in flight", 1), ("a claim, 64 in flight", MANY)] {
-        let claims = Claims::new(&store, TABLE, CLAIMS)?;
+        let claims = first_claims(&store, input::claims(TABLE, CLAIMS)?);
         let before = position(place);
         in_flight(tasks, CLAIMS, claims).await?;
         tell(what, Goal::None, place, before, CLAIMS)?;
@@ -47,8 +40,7 @@ pub(crate) async fn measure(place: &Place) -> Result<(), Failure> {
     let before = position(place);
     in_flight(1, CLAIMS, inserts).await?;
     tell("a bare INSERT of the same row", Goal::None, place, before, CLAIMS)?;
-    let owners: Vec<Owner> =
-        super::operations::claimed(&store, TABLE, 1000).await?.into_iter().map(|(_, o)| o).collect();
+    let owners: Vec<Owner> = claimed(&store, TABLE, 1000).await?.into_iter().map(|(_, owner)| owner).collect();
     let count = owners.len();
     let before = position(place);
     complete(&store, owners, 512).await?;

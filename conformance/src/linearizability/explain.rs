@@ -97,8 +97,9 @@ pub(super) fn effect(
             let is_found = found.is_some_and(|found| found == record && found.is_live(now));
             (leaves && is_judged && is_found).then_some(Effect::Nothing)
         }
-        // What has expired may be there or not.
+        // What has expired may be stored or not, and be counted when it is removed.
         (Operation::Purge, Reply::Removed(1), Reply::Removed(0)) => found.map(|_| Effect::Removed),
+        (Operation::Purge, Reply::Removed(0), Reply::Removed(0)) => Some(Effect::Nothing),
         (_, reply, said_reply) => is_same(reply, said_reply).then_some(said.effect),
     }
 }

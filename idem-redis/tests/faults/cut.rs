@@ -13,6 +13,7 @@ use idem_core::{
 };
 use idem_redis::RedisStore;
 use test_servers::{Cut, Fault, Proxy, redis};
+use tokio::time::sleep;
 
 use crate::common::{
     LEASE, Place, assert_unavailable, claim, claim_of, complete, eventually, granted, key, own, record, response,
@@ -179,6 +180,7 @@ async fn cut_at_each_point(operation: Operation, attempts: u32) {
                 // No second time. A client that sends nothing twice fails until it has connected again.
                 let mut again = operation.run(&store, &subject).await;
                 while attempts == 1 && again.is_err() {
+                    sleep(Duration::from_millis(5)).await;
                     again = operation.run(&store, &subject).await;
                 }
                 assert_eq!(again.unwrap(), operation.answer(), "again, {at}");
