@@ -218,9 +218,11 @@ struct Player {
 impl Player {
     async fn play(mut self, plan: Plan, meeting: Arc<Meeting>) -> Vec<Call> {
         meeting.barrier.wait().await;
+        let mut is_in_step = true;
         for step in 0..STEPS {
-            if plan.is_in_step || step == 0 {
-                meet(&self.steps[step], self.tasks);
+            if is_in_step {
+                // Who has waited in vain has the processors against it.
+                is_in_step = meet(&self.steps[step], self.tasks) && plan.is_in_step;
             }
             let polls = match plan.kind.drops && self.chooser.rng().chance(30) {
                 true => 1 + self.chooser.rng().below(8),
@@ -262,21 +264,22 @@ impl Player {
 }
 
 /// Lets the first one wait a moment for a second one on another thread, the third for a fourth, and so on, so that
-/// calls which never wait for anything meet too.
-fn meet(arrived: &AtomicUsize, tasks: usize) {
+/// calls which never wait for anything meet too. False if nobody came.
+fn meet(arrived: &AtomicUsize, tasks: usize) -> bool {
     let place = arrived.fetch_add(1, Ordering::SeqCst);
     if place % 2 == 1 || place + 1 == tasks {
-        return;
+        return true;
     }
     for turn in 0..6_000_u32 {
         if arrived.load(Ordering::SeqCst) > place + 1 {
-            return;
+            return true;
         }
-        // Without giving the processor up: else the second one is gone before the first one is back.
+        // Seldom giving the processor up: else the second one is gone before the first one is back.
         if turn % 2_000 == 1_999 {
             std::thread::yield_now();
         } else {
             std::hint::spin_loop();
         }
     }
+    false
 }

@@ -136,6 +136,8 @@ fn without_reply(call: &Call) -> Call {
 
 struct Search<'a> {
     items: Vec<Item<'a>>,
+    /// The items that the order must have.
+    required: u128,
     /// Every record that was come to, by its number.
     records: Vec<Option<Record>>,
     numbers: HashMap<Vec<u8>, usize>,
@@ -148,8 +150,11 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(items: Vec<Item<'a>>) -> Self {
+        let required = items.iter().enumerate().filter(|(_, item)| !item.is_optional);
+        let required = required.fold(0, |required, (at, _)| required | 1 << at);
         Self {
             items,
+            required,
             records: vec![None],
             numbers: HashMap::new(),
             effects: HashMap::new(),
@@ -167,13 +172,14 @@ impl<'a> Search<'a> {
             done |= 1 << look;
             order.push(look);
         }
-        if self.open(done).next().is_none() {
+        let first_return = self.first_return(done);
+        if first_return.is_none() {
             return true;
         }
         if self.visited.len() < LIMIT && self.visited.insert((done, record)) {
             self.note(done, record, order);
             for item in 0..self.items.len() {
-                if self.items[item].is_look || !self.can_be_next(done, item) {
+                if self.items[item].is_look || !self.can_be_next(done, first_return, item) {
                     continue;
                 }
                 for after in self.effect(item, record) {
@@ -194,32 +200,33 @@ impl<'a> Search<'a> {
 
     /// A look that can come next and is explained.
     fn look(&mut self, done: u128, record: usize) -> Option<usize> {
-        (0..self.items.len())
-            .find(|item| self.items[*item].is_look && self.can_be_next(done, *item) && self.fits(*item, record))
+        let first_return = self.first_return(done);
+        for item in 0..self.items.len() {
+            if self.items[item].is_look && self.can_be_next(done, first_return, item) && self.fits(item, record) {
+                return Some(item);
+            }
+        }
+        None
     }
 
     fn fits(&mut self, item: usize, record: usize) -> bool {
         self.items[item].is_busy || !self.effect(item, record).is_empty()
     }
 
-    /// The items that must be in the order and are not yet.
-    fn open(&self, done: u128) -> impl Iterator<Item = &Item<'a>> {
-        self.items
-            .iter()
-            .enumerate()
-            .filter(move |(at, item)| !item.is_optional && done >> at & 1 == 0)
-            .map(|(_, item)| item)
+    /// When the first of the items returned that must be in the order and are not yet; none if there are none.
+    fn first_return(&self, done: u128) -> Option<u64> {
+        // They are in the order in which they returned.
+        let left = self.required & !done;
+        (left != 0).then(|| self.items[left.trailing_zeros() as usize].until)
     }
 
-    fn can_be_next(&self, done: u128, item: usize) -> bool {
+    fn can_be_next(&self, done: u128, first_return: Option<u64>, item: usize) -> bool {
         if done >> item & 1 == 1 {
             return false;
         }
         let Item { invoked, until, is_optional, .. } = self.items[item];
-        // Items are in the order in which they returned.
-        let first_return = self.open(done).next().map_or(u64::MAX, |open| open.until);
         let is_late = || self.items.iter().enumerate().any(|(at, other)| done >> at & 1 == 1 && other.invoked > until);
-        invoked < first_return && !(is_optional && is_late())
+        first_return.is_none_or(|first| invoked < first) && !(is_optional && is_late())
     }
 
     /// The records that the item may lead to from `record`.
@@ -270,8 +277,9 @@ impl<'a> Search<'a> {
         if explained < self.most || (explained == self.most && !self.stuck.next.is_empty()) {
             return;
         }
-        let next = (0..self.items.len()).filter(|item| !self.items[*item].is_optional && self.can_be_next(done, *item));
-        let next: Vec<usize> = next.collect();
+        let first_return = self.first_return(done);
+        let required = (0..self.items.len()).filter(|item| !self.items[*item].is_optional);
+        let next: Vec<usize> = required.filter(|item| self.can_be_next(done, first_return, *item)).collect();
         let next = self.calls(&next);
         self.most = explained;
         self.stuck = Stuck { order: self.calls(order), record: self.records[record].clone(), next };
