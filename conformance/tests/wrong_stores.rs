@@ -746,7 +746,7 @@ caught!(a_record_in_two_pieces_without_a_lock_is_caught: Reference<WritesInTwoPi
     by linearizability::calls_on_one_key_at_once_are_answered_as_if_one_came_after_another,
     saying "no order that the machine explains");
 
-/// Locks its map twice, to look and to write, with nothing in between that could be seen to wait.
+/// Locks its map twice, to look and to write, and waits for nothing in between.
 #[derive(Default)]
 struct LocksTwice;
 impl Rules for LocksTwice {

@@ -37,7 +37,7 @@ use crate::{Harness, agreement::setting, concurrency::warmed_handles, rng, world
 const ROUNDS: usize = 30;
 /// It goes on until so many calls have met another one, for so many rounds at most. On a machine that is busy with other
 /// work, or has one processor, calls that never wait meet seldom: then few have to do, after more rounds.
-const ENOUGH: [(usize, usize); 2] = [(2_000, 400), (400, 800)];
+const ENOUGH: [(usize, usize); 2] = [(1_500, 200), (300, 400)];
 /// On how many handles.
 const HANDLES: usize = 4;
 

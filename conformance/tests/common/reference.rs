@@ -98,8 +98,9 @@ impl<R: Rules> Reference<R> {
         };
         let answer = if gap {
             let mut slot = found.clone();
-            if R::GAP != Gap::Short {
-                yield_now().await;
+            match R::GAP {
+                Gap::Short => std::thread::yield_now(),
+                _ => yield_now().await,
             }
             let answer = decide(&self.rules, &mut slot, self.now());
             if slot != found {

@@ -17,7 +17,7 @@ pub(crate) enum Gap {
     OnLapse,
     /// Only in the operation of this name.
     In(&'static str),
-    /// Always, and so short that only another thread comes in between.
+    /// Always, and without waiting for anything: only another thread comes in between.
     Short,
     /// Between the owner's part of a record and the rest of it, which are written one after the other.
     Torn,
