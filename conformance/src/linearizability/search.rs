@@ -201,12 +201,9 @@ impl<'a> Search<'a> {
     /// A look that can come next and is explained.
     fn look(&mut self, done: u128, record: usize) -> Option<usize> {
         let first_return = self.first_return(done);
-        for item in 0..self.items.len() {
-            if self.items[item].is_look && self.can_be_next(done, first_return, item) && self.fits(item, record) {
-                return Some(item);
-            }
-        }
-        None
+        let is_next = |item: &usize| self.items[*item].is_look && self.can_be_next(done, first_return, *item);
+        let next: Vec<usize> = (0..self.items.len()).filter(is_next).collect();
+        next.into_iter().find(|item| self.fits(*item, record))
     }
 
     fn fits(&mut self, item: usize, record: usize) -> bool {
