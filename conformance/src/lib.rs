@@ -215,7 +215,26 @@
 //! # Seeds
 //!
 //! [`agreement`] plays random sequences. A failure tells its seed; `IDEM_CONFORMANCE_SEED=…` plays that sequence again, and
-//! `IDEM_CONFORMANCE_STEPS=…` makes sequences longer (400 steps by default).
+//! `IDEM_CONFORMANCE_STEPS=…` makes sequences longer (400 steps by default). [`linearizability`] makes random calls at once;
+//! with the seed set it makes the same calls in every round, and how they meet still differs.
+//!
+//! # Findings
+//!
+//! What [`linearizability`] finds is the smallest part of a history that no order of its calls explains. This is what it
+//! says of a store that looks up, and then inserts:
+//!
+//! ```text
+//! #  task  invoked  returned  clock  operation                                                   answer
+//! 1  A     1        4         +0     claim a for request A, lease 30s, retention 24h (held 48h)  Written a#1 in progress, …
+//! 2  B     2        3         +0     claim b for request A, lease 30s, retention 24h (held 48h)  Written b#1 in progress, …
+//!
+//! Left out: 30 other calls on the key, which cannot excuse these.
+//!
+//! The longest order that the machine explains: 2. It leads to
+//!   b#1 in progress, for request A, claimed +0, lease +30000, expiry +86400000
+//! and there the machine says
+//!   to 1: Found b#1 in progress, for request A, claimed +0, lease +30000, expiry +86400000, judged at +0
+//! ```
 #![doc = include_str!("../docs/wrong_stores.md")]
 // A check that fails is a panic: that is what this crate is for.
 #![allow(clippy::panic)]
@@ -233,6 +252,7 @@ pub mod fencing;
 pub mod fidelity;
 mod harness;
 pub mod housekeeping;
+pub mod linearizability;
 mod notes;
 mod place;
 mod report;

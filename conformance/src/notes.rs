@@ -21,9 +21,9 @@ impl Notes {
         self.noted().backend.get_or_insert_with(|| backend.to_owned());
     }
 
-    /// Takes note of the seed that a check begins with.
+    /// Takes note of the seed that a check plays: where it fails, the last is the one that it failed with.
     pub(crate) fn note_seed(&self, seed: u64) {
-        self.noted().seed.get_or_insert(seed);
+        self.noted().seed = Some(seed);
     }
 
     /// Says that a check does not apply, past the capture of test output: a test that passed without checking anything

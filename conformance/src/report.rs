@@ -38,7 +38,8 @@ pub struct Checked {
     pub name: &'static str,
     /// Whether it holds.
     pub verdict: Verdict,
-    /// The seed that it began with, where it is random: `IDEM_CONFORMANCE_SEED` plays it again.
+    /// The seed that it played last, where it is random; where it failed, the one that it failed with:
+    /// `IDEM_CONFORMANCE_SEED` plays it again.
     pub seed: Option<u64>,
     /// How long it took.
     pub took: Duration,

@@ -102,6 +102,9 @@ macro_rules! __for_each_check {
             concurrency::a_key_that_is_claimed_and_released_at_once_has_one_owner_at_a_time_and_no_gap_in_its_numbers,
             concurrency::claims_of_different_keys_at_once_are_all_claimed,
             concurrency::takeovers_of_different_keys_at_once_all_succeed,
+            linearizability::calls_on_one_key_at_once_are_answered_as_if_one_came_after_another,
+            linearizability::calls_on_one_key_while_leases_end_are_answered_as_if_one_came_after_another,
+            linearizability::calls_on_one_key_beside_dropped_ones_are_answered_as_if_one_came_after_another,
             agreement::any_sequence_of_operations_is_answered_and_kept_as_the_machine_says,
         }
     };

@@ -57,7 +57,8 @@ pub async fn any_sequence_of_operations_is_answered_and_kept_as_the_machine_says
     }
 }
 
-fn setting(name: &str) -> Option<u64> {
+/// The whole number that an environment variable is set to.
+pub(crate) fn setting(name: &str) -> Option<u64> {
     let value = env::var(name).ok()?;
     Some(value.trim().parse().unwrap_or_else(|_| panic!("{name} must be a whole number and is {value:?}")))
 }
