@@ -171,7 +171,10 @@ impl RedisCluster {
         let slot = slot(key.as_bytes()).to_string();
         let id = |node: &PrivateRedis| node.command(&["CLUSTER", "MYID"]).text();
         self.move_keys(from, to, &slot);
-        for node in [to, from] {
+        // The new owner first, then the old one. The others would learn it from their talk, which may take long.
+        let is_other = |node: &&PrivateRedis| ![to.port(), from.port()].contains(&node.port());
+        let is_master = |node: &&PrivateRedis| node.command(&["ROLE"]).list()[0].text() == "master";
+        for node in [to, from].into_iter().chain(self.answering().filter(is_other).filter(is_master)) {
             node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]);
         }
         self.await_agreement();
