@@ -33,6 +33,10 @@ counters! {
     replayed,
     /// Requests that were refused because another attempt was at it.
     conflict,
+    /// Of these, the ones that would have waited and found every place for waiters taken.
+    waits_refused,
+    /// Requests whose callers left while they waited for another attempt. They did nothing.
+    waits_abandoned,
     /// Requests that were refused because their key was used for another request.
     reused,
     /// Requests that were refused because the outcome of an earlier attempt is unknown.

@@ -9,13 +9,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
 
 use crate::{
-    Answered, Attempt, Builder, Claimed, Counters, Outcome, Reply, Request, Running, Settle,
+    Answered, Attempt, Builder, Claimed, Counters, OnConflict, Outcome, Reply, Request, Running, Settle,
     config::Settings,
     counters::Counting,
     detach::Detached,
     renew::{Renewal, Renewer},
     settle::{Ending, OwnCommit, Persisted},
     sweep::Sweeper,
+    wait::Waits,
 };
 
 /// Runs operations under idempotency keys. Built once for a store; a handle, cheap to clone.
@@ -32,6 +33,7 @@ pub(crate) struct Inner {
     sweeper: Sweeper,
     /// Cancelled when nothing may be claimed any more.
     pub(crate) closing: CancellationToken,
+    pub(crate) waits: Waits,
 }
 
 impl Idempotency {
@@ -44,6 +46,7 @@ impl Idempotency {
         Self(Arc::new(Inner {
             renewer: Renewer::new(Arc::clone(&store), settings.lease),
             sweeper: Sweeper::default(),
+            waits: Waits::new(settings.max_waiters),
             store,
             settings,
             counting: Counting::default(),
@@ -61,7 +64,8 @@ impl Idempotency {
     /// # Cancellation safety
     ///
     /// A future that is dropped before it is first polled does nothing. From then on nothing is cancelled: claim,
-    /// operation and settling go on in a task of their own.
+    /// operation and settling go on in a task of their own. Only a request that [waits](crate::OnConflict::Wait) for another attempt
+    /// leaves with its caller.
     ///
     /// # Panics
     ///
@@ -78,9 +82,9 @@ impl Idempotency {
             Ok(runtime) => runtime,
             Err(error) => return Outcome::Store(error),
         };
-        let span = request.span();
-        let work = Arc::clone(&self.0).run(request, operation).instrument(span);
-        Detached::new(runtime, self.0.tracker.track_future(work)).await
+        let (span, waiting) = (request.span(), self.0.waits_until());
+        let work = Arc::clone(&self.0).run(request, operation, waiting.clone()).instrument(span);
+        Detached::new(runtime, self.0.tracker.track_future(work)).telling(waiting).await
     }
 
     /// The claim that [`run`](Idempotency::run) would make for a request, under a fresh token and with this runner's
@@ -104,9 +108,9 @@ impl Idempotency {
             Ok(runtime) => runtime,
             Err(error) => return Claimed::Answered(Answered::Store(error)),
         };
-        let span = request.span();
-        let work = Arc::clone(&self.0).claim_by_hand(request, runtime.clone()).instrument(span);
-        let mut claimed = Detached::new(runtime, self.0.tracker.track_future(work)).await;
+        let (span, waiting) = (request.span(), self.0.waits_until());
+        let work = Arc::clone(&self.0).claim_by_hand(request, runtime.clone(), waiting.clone()).instrument(span);
+        let mut claimed = Detached::new(runtime, self.0.tracker.track_future(work)).telling(waiting).await;
         if let Claimed::Run(running) = &mut claimed {
             running.deliver();
         }
@@ -151,13 +155,18 @@ impl Idempotency {
 }
 
 impl Inner {
-    async fn run<T, E, F, O>(self: Arc<Self>, request: Request, operation: F) -> Outcome<T, E>
+    async fn run<T, E, F, O>(
+        self: Arc<Self>,
+        request: Request,
+        operation: F,
+        waiting: Option<CancellationToken>,
+    ) -> Outcome<T, E>
     where
         T: Reply,
         F: FnOnce(Attempt) -> O,
         O: Future<Output = Result<T, E>>,
     {
-        let (attempt, renewal) = match self.start(request).await {
+        let (attempt, renewal) = match self.start(request, waiting).await {
             Ok(started) => started,
             Err(answered) => return answered.into(),
         };
@@ -165,21 +174,30 @@ impl Inner {
         self.settle(attempt, renewal, ended.map_err(|_| ())).await
     }
 
-    async fn claim_by_hand(self: Arc<Self>, request: Request, runtime: Handle) -> Claimed {
-        match self.start(request).await {
+    async fn claim_by_hand(
+        self: Arc<Self>,
+        request: Request,
+        runtime: Handle,
+        waiting: Option<CancellationToken>,
+    ) -> Claimed {
+        match self.start(request, waiting).await {
             Ok((attempt, renewal)) => Claimed::Run(Running::new(self, runtime, attempt, renewal)),
             Err(answered) => Claimed::Answered(answered),
         }
     }
 
     /// Claims, and makes the attempt ready to run.
-    async fn start(self: &Arc<Self>, request: Request) -> Result<(Attempt, Option<Renewal>), Answered> {
+    async fn start(
+        self: &Arc<Self>,
+        request: Request,
+        waiting: Option<CancellationToken>,
+    ) -> Result<(Attempt, Option<Renewal>), Answered> {
         if self.closing.is_cancelled() {
             return Err(Answered::ShuttingDown);
         }
         self.sweeper.ensure_running(self);
         let (scope, key) = (request.scope.clone(), request.key.clone());
-        let Some(grant) = self.claim(request).await? else {
+        let Some(grant) = self.claim(request, waiting.as_ref()).await? else {
             self.counting.unprotected.one();
             tracing::warn!("the store is unavailable: the operation runs unprotected");
             return Ok((Attempt::unprotected(scope, key), None));
@@ -312,6 +330,12 @@ impl Inner {
             tracing::warn!(%error, "a call of the store failed");
         }
         result
+    }
+
+    /// Until when a request waits for another attempt, where it does: it is cancelled when the shutdown begins, and when
+    /// the caller leaves. What has claimed nothing has nothing to finish.
+    fn waits_until(&self) -> Option<CancellationToken> {
+        matches!(self.settings.on_conflict, OnConflict::Wait { .. }).then(|| self.closing.child_token())
     }
 
     fn runtime(&self) -> Result<Handle, StoreError> {

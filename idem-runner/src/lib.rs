@@ -31,7 +31,8 @@
 //! # What dropping a future does
 //!
 //! From the claim on, nothing is cancelled: a future of [`Idempotency::run`] that is dropped goes on in a task of its
-//! own, so a client that hangs up does not free its key, and its retry gets the replay. Everything here needs a Tokio
+//! own, so a client that hangs up does not free its key, and its retry gets the replay. One that only waits for another
+//! attempt has claimed nothing: it ends, and leaves nothing behind. Everything here needs a Tokio
 //! runtime with its timer.
 
 mod attempt;
@@ -47,6 +48,7 @@ mod renew;
 mod request;
 mod settle;
 mod sweep;
+mod wait;
 
 pub use attempt::{Attempt, StepError};
 pub use config::{Builder, ConfigError};
