@@ -41,8 +41,17 @@ counters! {
     reused,
     /// Requests that were refused because the outcome of an earlier attempt is unknown.
     unknown,
-    /// Attempts that lost their key while they ran.
+    /// Attempts that lost their key while they ran, or before they could begin.
     superseded,
+    /// Leases that were renewed while their operations ran.
+    renewed,
+    /// Of these, the ones that had lapsed before: nobody took over, by luck. The store was away, or a handler blocks the
+    /// threads of its runtime.
+    renewed_late,
+    /// Renewals that failed, or came to no answer in time.
+    renewal_failures,
+    /// Attempts that ran longer than `max_run`: their leases are left to lapse.
+    overran,
     /// Attempts that ended with a recorded response.
     completed,
     /// Attempts that ended without one: released, forgotten or held.

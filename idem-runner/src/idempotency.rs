@@ -26,7 +26,7 @@ pub struct Idempotency(Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) settings: Settings,
-    pub(crate) counting: Counting,
+    pub(crate) counting: Arc<Counting>,
     /// Everything that was claimed and is not settled.
     pub(crate) tracker: TaskTracker,
     pub(crate) renewer: Arc<Renewer>,
@@ -43,13 +43,14 @@ impl Idempotency {
     }
 
     pub(crate) fn new(store: Arc<dyn Store>, settings: Settings) -> Self {
+        let counting = Arc::<Counting>::default();
         Self(Arc::new(Inner {
-            renewer: Renewer::new(Arc::clone(&store), settings.lease),
+            renewer: Renewer::new(Arc::clone(&store), settings.lease, Arc::clone(&counting)),
             sweeper: Sweeper::default(),
             waits: Waits::new(settings.max_waiters),
             store,
             settings,
-            counting: Counting::default(),
+            counting,
             tracker: TaskTracker::new(),
             closing: CancellationToken::new(),
         }))
@@ -293,7 +294,7 @@ impl Inner {
                 }
             }
             Ok(OwnCommit::Superseded) => {
-                self.note_lost(&attempt);
+                attempt.mark_lost();
                 Outcome::Superseded
             }
             Err(error) => {

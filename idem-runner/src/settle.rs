@@ -141,15 +141,8 @@ impl Inner {
         {
             return self.ended(Some(response));
         }
-        self.note_lost(attempt);
-        Persisted::Superseded
-    }
-
-    /// Makes it known that the attempt lost its key.
-    pub(crate) fn note_lost(&self, attempt: &Attempt) {
         attempt.mark_lost();
-        self.counting.superseded.one();
-        tracing::warn!(?attempt, "the attempt lost its key while it ran; its outcome is not the recorded one");
+        Persisted::Superseded
     }
 
     /// What became of the transaction in which the operation completed its record. The record tells.

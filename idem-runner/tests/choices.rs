@@ -134,6 +134,8 @@ async fn a_step_that_was_done_is_not_done_again_by_the_attempt_that_takes_over()
     let late = old.step("mail", || charge("sent")).await;
     assert!(matches!(late, Err(StepError::Superseded)), "{late:?}");
     assert!(old.is_superseded());
+    let not_begun = old.step("bill", || async { panic!("it is known to be over") }).await;
+    assert!(matches!(not_begun, Err(StepError::<()>::Superseded)), "{not_begun:?}");
     let big = second.attempt().step("big", || async { Ok::<_, ()>(Bytes::from(vec![0; 65_536])) }).await;
     assert!(matches!(big, Err(StepError::Full)), "{big:?}");
     assert_eq!(second.complete(Response::new(201)).await, Settled::Completed(Response::new(201)));
