@@ -16,7 +16,7 @@ use idem_core::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::idempotency::Inner;
+use crate::{event::event, idempotency::Inner};
 
 /// The attempt that an operation runs in: a handle, cheap to clone.
 #[derive(Clone)]
@@ -233,7 +233,7 @@ impl Attempt {
         if let Some(runner) = &self.0.runner {
             runner.counting.superseded.one();
         }
-        tracing::warn!(attempt = ?self, "the attempt lost its key; its outcome is not the recorded one");
+        event!(WARN, "superseded", attempt = ?self, "the attempt lost its key; its outcome is not the recorded one");
         self.0.lost.cancel();
     }
 

@@ -6,7 +6,9 @@ use idem_core::{Answer, AttemptId, Claim, Grant, StoreError, StoreErrorKind, Tok
 use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Answered, OnConflict, OnUnavailable, Request, idempotency::Inner, settle::Backoff, wait::Waited};
+use crate::{
+    Answered, OnConflict, OnUnavailable, Request, event::event, idempotency::Inner, settle::Backoff, wait::Waited,
+};
 
 /// How long to wait before asking again where the store can't say whom to wait for.
 const POLL: Duration = Duration::from_millis(50);
@@ -36,24 +38,33 @@ impl Inner {
             let (left, seen) = match answer {
                 Answer::Claimed(grant) => {
                     self.counting.claimed.one();
+                    event!(DEBUG, "claimed", number = grant.number(), "claimed");
                     return Ok(Some(grant));
                 }
                 Answer::TakenOver(grant) => {
                     self.counting.claimed.one();
                     self.counting.taken_over.one();
-                    tracing::warn!(number = grant.number(), "took over from an attempt that ended silently");
+                    event!(
+                        WARN,
+                        "taken_over",
+                        number = grant.number(),
+                        "took over from an attempt that ended silently"
+                    );
                     return Ok(Some(grant));
                 }
                 Answer::Replay { response, stored_at } => {
                     self.counting.replayed.one();
+                    event!(DEBUG, "replayed", status = response.status(), "answered with the recorded response");
                     return Err(Answered::Replay { response, stored_at });
                 }
                 Answer::Reuse { differences } => {
                     self.counting.reused.one();
+                    event!(INFO, "reused", %differences, "the key was used for another request");
                     return Err(Answered::Reuse { differences });
                 }
                 Answer::Unknown => {
                     self.counting.unknown.one();
+                    event!(WARN, "unknown", "the outcome of an earlier attempt is unknown until someone resolves it");
                     return Err(Answered::Unknown);
                 }
                 Answer::Superseded => {
@@ -64,6 +75,7 @@ impl Inner {
             };
             let conflict = || {
                 self.counting.conflict.one();
+                event!(DEBUG, "conflict", "another attempt is at it");
                 Err(Answered::Conflict { retry_after: retry_after(left) })
             };
             let Some(waiting) = waiting.filter(|_| Instant::now() < give_up) else {
@@ -73,6 +85,7 @@ impl Inner {
                 seat = self.waits.seat();
                 if seat.is_none() {
                     self.counting.waits_refused.one();
+                    event!(WARN, "wait_refused", "every place for waiters is taken (the setting max_waiters)");
                     return conflict();
                 }
             }
@@ -82,6 +95,7 @@ impl Inner {
                     return Err(Answered::ShuttingDown);
                 }
                 self.counting.waits_abandoned.one();
+                event!(DEBUG, "wait_abandoned", "the caller left while it waited for another attempt");
                 return Err(Answered::Conflict { retry_after: retry_after(left) }); // nobody hears it
             }
         }

@@ -28,6 +28,12 @@
 //! # }
 //! ```
 //!
+//! # What can be seen of it
+//!
+//! [`Idempotency::counters`] gives numbers to everybody. With the feature `metrics` they, and times besides, also go to
+//! whatever recorder of the `metrics` facade the program has installed before it builds an [`Idempotency`]. Spans and
+//! events of `tracing` have names that do not change. All of them are in one table: `docs/observability.md`.
+//!
 //! # What dropping a future does
 //!
 //! From the claim on, nothing is cancelled: a future of [`Idempotency::run`] that is dropped goes on in a task of its
@@ -40,8 +46,10 @@ mod claim;
 mod config;
 mod counters;
 mod detach;
+mod event;
 mod idempotency;
 mod manual;
+mod meter;
 mod outcome;
 mod policy;
 mod renew;

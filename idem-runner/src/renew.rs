@@ -7,13 +7,13 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-use idem_core::{Fenced, State as RecordState, Store};
+use idem_core::{Fenced, State as RecordState, Store, StoreError, StoreErrorKind};
 use tokio::{
     task::{self, JoinHandle},
     time::{self, Instant},
 };
 
-use crate::{Attempt, counters::Counting};
+use crate::{Attempt, counters::Counting, event::event, meter::Gauge};
 
 /// Renewals that are under way at once.
 const AT_ONCE: usize = 64;
@@ -50,6 +50,7 @@ struct Entry {
 pub(crate) struct Renewal {
     renewer: Arc<Renewer>,
     id: u64,
+    _running: Gauge,
 }
 
 impl Renewer {
@@ -60,7 +61,8 @@ impl Renewer {
     /// Renews the attempt's lease from now on, for `max_run` at most.
     pub(crate) async fn register(self: &Arc<Self>, attempt: &Attempt, max_run: Duration) -> Renewal {
         let (id, is_new) = self.enter(attempt, max_run);
-        let renewal = Renewal { renewer: Arc::clone(self), id };
+        let running = Gauge::running(self.counting.backend());
+        let renewal = Renewal { renewer: Arc::clone(self), id, _running: running };
         if is_new {
             // A task that was just started stands behind this one on this thread alone: it must begin before a handler
             // that blocks the thread does.
@@ -116,7 +118,9 @@ impl Renewer {
                 if entry.until <= now && !entry.is_watched {
                     entry.is_watched = true;
                     self.counting.overran.one();
-                    tracing::warn!(
+                    event!(
+                        WARN,
+                        "overran",
                         attempt = ?entry.attempt,
                         "an attempt ran longer than max_run: its lease is left to lapse"
                     );
@@ -141,7 +145,9 @@ impl Renewer {
                 self.counting.renewed.one();
                 if asked > entry.lease_end {
                     self.counting.renewed_late.one();
-                    tracing::warn!(
+                    event!(
+                        WARN,
+                        "renewed_late",
                         attempt = ?entry.attempt,
                         "a lease had lapsed before it was renewed: the store was away, or a handler blocks its runtime"
                     );
@@ -151,15 +157,18 @@ impl Renewer {
                 }
             }
             Ok(Ok(Fenced::Superseded)) => self.lost(id, &entry),
-            Ok(Err(error)) => {
-                self.counting.renewal_failures.one();
-                tracing::warn!(%error, "a lease could not be renewed");
-            }
+            Ok(Err(error)) => self.failed(&error),
             Err(_) => {
-                self.counting.renewal_failures.one();
-                tracing::warn!("a lease could not be renewed in time");
+                let message = "it gave no answer within a third of the lease";
+                let error = StoreError::new(StoreErrorKind::Unavailable, self.store.backend(), "renew", message);
+                self.failed(&error);
             }
         }
+    }
+
+    fn failed(&self, error: &StoreError) {
+        self.counting.renewal_failures.one();
+        self.counting.store_error("renew", error);
     }
 
     /// Whether an attempt that is not renewed any more still has its key.
@@ -201,6 +210,12 @@ impl Renewal {
         if let Some(entry) = self.renewer.state().running.get_mut(&self.id) {
             entry.is_settling = true;
         }
+    }
+
+    /// What is left of the lease, as far as this process knows.
+    pub(crate) fn lease_left(&self) -> Duration {
+        let lease_end = self.renewer.state().running.get(&self.id).map(|entry| entry.lease_end);
+        lease_end.map_or(Duration::ZERO, |end| end.saturating_duration_since(Instant::now()))
     }
 }
 

@@ -11,15 +11,21 @@ use futures_util::{
     FutureExt,
     future::{BoxFuture, Shared},
 };
-use idem_core::{AttemptId, Key, Scope, State, Store};
+use idem_core::{AttemptId, Key, Scope, State, Store, StoreError, StoreErrorKind};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
-    time,
+    time::{self, Instant},
+};
+
+use crate::{
+    counters::Counting,
+    meter::{self, Gauge, WAIT_SECONDS},
 };
 
 /// Who waits, and for what.
 pub(crate) struct Waits {
     seats: Semaphore,
+    counting: Arc<Counting>,
     subscriptions: Mutex<Subscriptions>,
 }
 
@@ -53,6 +59,14 @@ pub(crate) enum Waited {
     Failed,
 }
 
+/// A place for one that waits, free again when it is dropped.
+pub(crate) struct Seat<'a> {
+    counting: &'a Counting,
+    since: Instant,
+    _permit: SemaphorePermit<'a>,
+    _waiting: Gauge,
+}
+
 /// A waiter's part in a subscription, given back when it is dropped.
 struct Part<'a> {
     waits: &'a Waits,
@@ -62,13 +76,16 @@ struct Part<'a> {
 
 impl Waits {
     /// Room for so many waiters at a time.
-    pub(crate) fn new(seats: usize) -> Self {
-        Self { seats: Semaphore::new(seats.min(Semaphore::MAX_PERMITS)), subscriptions: Mutex::default() }
+    pub(crate) fn new(seats: usize, counting: Arc<Counting>) -> Self {
+        let seats = Semaphore::new(seats.min(Semaphore::MAX_PERMITS));
+        Self { seats, counting, subscriptions: Mutex::default() }
     }
 
     /// A seat for one that waits, unless all are taken.
-    pub(crate) fn seat(&self) -> Option<SemaphorePermit<'_>> {
-        self.seats.try_acquire().ok()
+    pub(crate) fn seat(&self) -> Option<Seat<'_>> {
+        let permit = self.seats.try_acquire().ok()?;
+        let waiting = Gauge::waiting(self.counting.backend());
+        Some(Seat { counting: &self.counting, since: Instant::now(), _permit: permit, _waiting: waiting })
     }
 
     /// Waits until the attempt ended, for `at_most`, together with whoever waits for it already: then as long as that
@@ -87,7 +104,8 @@ impl Waits {
     ) -> Waited {
         let name = (scope.clone(), key.clone(), attempt);
         let (wait, _part) = self.join(name, |(scope, key, attempt)| {
-            subscribe(Arc::clone(store), scope, key, attempt, at_most, grace).boxed().shared()
+            let counting = Arc::clone(&self.counting);
+            subscribe(Arc::clone(store), counting, scope, key, attempt, at_most, grace).boxed().shared()
         });
         wait.await
     }
@@ -124,6 +142,12 @@ impl Waits {
     }
 }
 
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        meter::seconds(WAIT_SECONDS, &[("backend", self.counting.backend())], self.since.elapsed());
+    }
+}
+
 impl Drop for Part<'_> {
     fn drop(&mut self) {
         let mut subscriptions = self.waits.subscriptions();
@@ -144,6 +168,7 @@ impl Drop for Part<'_> {
 /// nothing.
 async fn subscribe(
     store: Arc<dyn Store>,
+    counting: Arc<Counting>,
     scope: Scope,
     key: Key,
     attempt: AttemptId,
@@ -160,12 +185,13 @@ async fn subscribe(
             State::Released | State::Held | State::Done(_) => Waited::Ended,
         },
         Ok(Ok(Err(error))) => {
-            tracing::debug!(%error, "a wait of the store failed");
+            counting.store_error("wait", &error);
             Waited::Failed
         }
-        Ok(Err(_)) => Waited::Failed,
-        Err(_) => {
-            tracing::error!("a wait of the store panicked");
+        Ok(Err(_)) | Err(_) => {
+            let message = "it gave no answer in time, or panicked";
+            let error = StoreError::new(StoreErrorKind::Unavailable, store.backend(), "wait", message);
+            counting.store_error("wait", &error);
             Waited::Failed
         }
     }
@@ -181,6 +207,10 @@ mod tests {
     use idem_core::Token;
 
     use super::*;
+
+    fn waits(seats: usize) -> Waits {
+        Waits::new(seats, Arc::new(Counting::new("test")))
+    }
 
     fn name(key: &str) -> Name {
         let token = Token::from_bytes([7; 16]);
@@ -198,7 +228,7 @@ mod tests {
 
     #[test]
     fn those_who_wait_for_one_attempt_share_a_subscription_and_the_last_one_ends_it() {
-        let (waits, dropped) = (Waits::new(10), Arc::new(Mutex::new(0)));
+        let (waits, dropped) = (waits(10), Arc::new(Mutex::new(0)));
         let join = |key: &str| {
             let says = Says(dropped.clone());
             waits.join(name(key), |_| {
@@ -223,7 +253,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_comes_when_the_answer_is_there_starts_anew_and_nothing_is_left_of_either() {
-        let waits = Waits::new(10);
+        let waits = waits(10);
         let (first, part) = waits.join(name("k"), |_| ready(Waited::Ended).boxed().shared());
         assert_eq!(first.clone().await, Waited::Ended);
         let left = Duration::from_secs(1);
@@ -237,7 +267,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_waiter_that_leaves_does_not_keep_the_others_from_being_woken() {
-        let waits = Waits::new(10);
+        let waits = waits(10);
         let (send, receive) = tokio::sync::oneshot::channel();
         let (first, part) = waits.join(name("k"), |_| receive.map(|_| Waited::Ended).boxed().shared());
         let (second, other_part) = waits.join(name("k"), |_| unreachable!());
@@ -255,7 +285,7 @@ mod tests {
 
     #[tokio::test]
     async fn seats_are_given_back() {
-        let waits = Waits::new(1);
+        let waits = waits(1);
         let seat = waits.seat();
         assert!(seat.is_some() && waits.seat().is_none());
         drop(seat);
