@@ -42,6 +42,8 @@ struct Progress {
     steps: HashMap<String, Bytes>,
     /// What it last gave to a transaction of its own.
     committing: Option<Response>,
+    /// Its response must not be stored.
+    is_secret: bool,
 }
 
 /// Why a step gave no result.
@@ -209,6 +211,16 @@ impl Attempt {
         }
     }
 
+    /// Says that the response of this attempt must not be stored, because it holds a secret that is shown once. It goes
+    /// out whole; of a final one only its status is recorded, and a retry gets
+    /// [`Outcome::Replay`](crate::Outcome::Replay) of a response that is [not retained](idem_core::Body::NotRetained).
+    ///
+    /// It says nothing of what is [committed](Attempt::commit) in the operation's own transaction: give that a response
+    /// without its body.
+    pub fn do_not_retain(&self) {
+        self.progress().is_secret = true;
+    }
+
     /// Completes the record in the caller's transaction and commits it: the effects and "this key is done" together or
     /// not at all. Gives the recorded response, which is what the client must get.
     ///
@@ -240,6 +252,10 @@ impl Attempt {
     /// Whether the operation may have completed its record in a transaction of its own.
     pub(crate) fn used_transaction(&self) -> bool {
         self.progress().committing.is_some()
+    }
+
+    pub(crate) fn is_secret(&self) -> bool {
+        self.progress().is_secret
     }
 
     /// Whether this is what the operation gave to a transaction of its own.

@@ -62,7 +62,7 @@ pub use idem_postgres as postgres;
 pub use idem_redis as redis;
 pub use idem_runner::{
     Answered, Attempt, Builder, Claimed, ConfigError, Counters, Idempotency, OnConflict, OnUnavailable, Outcome, Reply,
-    Request, Running, Settle, SettlePolicy, Settled, StepError, Sweep,
+    Request, Resolution, Resolved, Running, Settle, SettlePolicy, Settled, StepError, Sweep,
 };
 #[cfg(feature = "sqlite")]
 pub use idem_sqlite as sqlite;
