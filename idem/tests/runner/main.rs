@@ -7,6 +7,7 @@ mod completing;
 mod holding;
 mod lapsing;
 mod many;
+mod outages;
 mod place;
 mod settling;
 mod steps;
