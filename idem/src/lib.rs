@@ -52,7 +52,7 @@ pub use idem_core::{
     Grant, InvalidFingerprint, InvalidFingerprintKey, InvalidName, InvalidParts, InvalidSelector, Key, Lapsed,
     MAX_CHECKPOINT_BYTES, MAX_NAME_BYTES, ManualClock, NotCanonical, NotRetained, OnLapse, Origin, Owner,
     PartDifference, Record, Resolve, Response, Retention, Scope, Snapshot, State, Store, StoreError, StoreErrorKind,
-    Timestamp, Token, Transaction, canonical_json, downstream_key,
+    Timestamp, Token, Transaction, canonical_json, downstream_key, downstream_uuid,
 };
 #[cfg(feature = "memory")]
 pub use idem_memory as memory;
