@@ -4,7 +4,14 @@
 
 mod support;
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use idem_core::{
@@ -342,6 +349,33 @@ async fn a_step_that_is_asked_for_twice_is_done_once_and_its_lost_reply_asked_fo
     assert_eq!(first.unwrap(), "ch_1");
     let again = running.attempt().step("charge", || async { panic!("it must not be done again") }).await;
     assert_eq!(again.map_err(|_: StepError<()>| ()).unwrap(), "ch_1");
+}
+
+#[tokio::test]
+async fn a_step_that_is_asked_for_twice_at_once_is_done_once_whether_it_is_dropped_or_fails() {
+    let world = world();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let (attempt, runs) = (running.attempt(), AtomicUsize::new(0));
+    let charge = || async {
+        runs.fetch_add(1, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        Ok::<_, &'static str>(Bytes::from("ch_1"))
+    };
+    let (one, other) = tokio::join!(attempt.step("charge", charge), attempt.step("charge", charge));
+    assert_eq!((one.unwrap(), other.unwrap(), runs.load(Ordering::SeqCst)), ("ch_1".into(), "ch_1".into(), 1));
+
+    // The one that waits does it where the other did not.
+    let failing = || async {
+        tokio::task::yield_now().await;
+        Err::<Bytes, _>("broken")
+    };
+    let (one, other) = tokio::join!(attempt.step("mail", failing), attempt.step("mail", charge));
+    assert!(matches!(one, Err(StepError::Work("broken"))), "{one:?}");
+    assert_eq!(other.unwrap(), "ch_1");
+    let hanging = attempt.step("bill", std::future::pending::<Result<Bytes, &'static str>>);
+    assert!(tokio::time::timeout(Duration::from_millis(1), hanging).await.is_err());
+    assert_eq!(attempt.step("bill", charge).await.unwrap(), "ch_1");
+    assert_eq!(running.complete(Response::new(201)).await, Settled::Completed(Response::new(201)));
 }
 
 #[tokio::test]
