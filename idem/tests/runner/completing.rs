@@ -37,6 +37,7 @@ pub(crate) async fn while_a_completion_can_not_be_stored_the_client_has_its_answ
     faults.disarm();
     eventually("the response is stored", || is_done(&runner, "k")).await;
     assert_replays(&other.run(request("k"), never).await, 201);
+    assert!(runner.shutdown(LIMIT).await);
     let counters = runner.counters();
     assert_eq!((counters.completed, counters.released, counters.superseded), (1, 0, 0));
     assert!(counters.completion_retries > 0 && counters.store_errors > 0, "{counters:?}");

@@ -51,7 +51,9 @@ pub(crate) async fn many_who_wait_for_one_key_cost_one_subscription_and_get_the_
         assert!(matches!(&outcome, Outcome::Replay { response, .. } if response.status() == 201), "{outcome:?}");
     }
     assert_eq!(runs.load(Ordering::SeqCst), 0);
-    assert_eq!(faults.calls(Operation::Claim), 400, "one before and one after it");
+    let claims = faults.calls(Operation::Claim);
+    assert!(claims <= 400, "one before and one after it, but for those that came too late to wait: {claims}");
+    assert_eq!(faults.calls(Operation::Wait), 1);
 }
 
 // case 010
