@@ -46,6 +46,11 @@ mod retention;
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+/// Compiles and runs the example of the page about consumers.
+#[cfg(all(doctest, feature = "memory"))]
+#[doc = include_str!("../../docs/consumers.md")]
+struct Consumers;
+
 pub use idem_core::{
     Answer, AttemptId, Body, Checkpoint, Checkpointed, Checkpoints, Claim, ClaimRow, CommitError, Completion,
     DEFAULT_LEASE, DecodeError, Differences, Fenced, FieldSelector, Fingerprint, FingerprintBuilder, FingerprintKey,

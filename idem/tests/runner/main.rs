@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod completing;
+mod consuming;
 mod holding;
 mod lapsing;
 mod many;
@@ -35,6 +36,7 @@ macro_rules! on {
             completing::a_completion_that_arrives_after_a_takeover_overwrites_nothing,
             completing::a_store_that_loses_and_repeats_calls_runs_each_operation_once,
             completing::while_a_completion_can_not_be_stored_the_client_has_its_answer_and_the_key_is_never_freed,
+            consuming::a_message_is_handled_until_it_succeeds_and_then_no_more_whatever_its_id_is_made_of,
             holding::an_attempt_that_can_not_say_that_it_starts_does_not_start,
             holding::an_attempt_that_started_and_died_is_never_taken_over,
             holding::what_did_not_come_to_an_end_is_unknown_until_it_is_resolved,
