@@ -13,6 +13,7 @@ mod place;
 mod settling;
 mod steps;
 mod stopping;
+mod transactions;
 mod waiting;
 
 /// A test for each scenario on one store.
