@@ -193,6 +193,7 @@
 //! | declared by | what it says |
 //! |---|---|
 //! | [`Harness::durable`] | records outlive every handle |
+//! | [`Harness::shared_between_processes`] | other processes work on the same records |
 //! | [`Harness::transactions`] | a record can be completed in a transaction of the caller's |
 //! | [`Harness::clock_hooks`] | the store goes by a clock of its own, which the hooks tell and move |
 //! | [`Harness::real_time`] | the store goes by the host's clock: the suite waits |
@@ -255,6 +256,7 @@ pub mod housekeeping;
 pub mod linearizability;
 mod notes;
 mod place;
+pub mod processes;
 mod report;
 mod rng;
 mod run;

@@ -62,6 +62,10 @@ macro_rules! __for_each_check {
             durability::what_was_answered_is_there_after_a_restart,
             durability::a_restart_right_after_an_answer_undoes_nothing,
             durability::a_lease_goes_on_over_a_restart,
+            processes::what_one_process_wrote_another_sees_at_once,
+            processes::of_claims_by_several_processes_at_once_exactly_one_is_claimed,
+            processes::a_killed_process_leaves_its_claim_until_the_lease_ends_and_its_checkpoints,
+            processes::a_process_that_is_killed_amid_its_writes_leaves_no_record_half_written,
             cancellation::a_dropped_claim_has_happened_or_not_and_is_found_by_its_token,
             cancellation::a_dropped_takeover_has_happened_or_not_and_counts_once,
             cancellation::a_dropped_write_has_happened_or_not_and_can_be_repeated,
@@ -79,6 +83,7 @@ macro_rules! __for_each_check {
             transactions::a_commit_by_an_attempt_that_ended_stores_neither,
             transactions::a_transaction_that_is_done_again_stores_no_second_row,
             transactions::racing_commits_and_takeovers_leave_as_many_rows_as_completions,
+            transactions::a_process_that_is_killed_leaves_the_row_and_the_completion_or_neither,
             housekeeping::a_wait_is_ended_by_the_completion_through_another_handle,
             housekeeping::a_wait_is_ended_by_whatever_ends_the_attempt,
             housekeeping::a_wait_for_an_attempt_that_is_over_returns_at_once,
@@ -127,7 +132,11 @@ macro_rules! __tests {
     (($harness:expr) $($group:ident::$check:ident,)*) => {$(
         #[test]
         fn $check() {
-            $crate::run(::core::stringify!($check), $harness, async |harness: &$crate::Harness| {
+            let harness = $crate::Harness::__in_test(
+                $harness,
+                ::core::concat!(::core::module_path!(), "::", ::core::stringify!($check)),
+            );
+            $crate::run(::core::stringify!($check), harness, async |harness: &$crate::Harness| {
                 $crate::$group::$check(harness).await;
             });
         }

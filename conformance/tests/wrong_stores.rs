@@ -9,10 +9,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use common::{Gap, Marks, Reference, Repeating, Right, Rules, Slot, Unfenced, apply, right_claim};
+use common::{FileStore, Gap, Marks, Reference, Repeating, Right, Rules, Slot, Unfenced, Ways, apply, right_claim};
 use idem_conformance::{
     Harness, agreement, cancellation, claims, concurrency, durability, expiry, fencing, fidelity, housekeeping,
-    linearizability, run, transactions,
+    linearizability, processes, run, transactions,
 };
 use idem_core::{
     AttemptId, Body, Checkpoint, Checkpointed, Claim, ClaimRow, Fenced, Key, ManualClock, OnLapse, Origin, Owner,
@@ -24,7 +24,7 @@ macro_rules! caught {
     ($test:ident: $store:ty, by $group:ident::$check:ident, saying $words:literal) => {
         #[test]
         fn $test() {
-            let harness = <$store>::harness();
+            let harness = <$store>::harness().__in_test(concat!(module_path!(), "::", stringify!($test)));
             let finding = finding(harness, stringify!($check), async |harness: &Harness| {
                 $group::$check(harness).await;
             });
@@ -863,3 +863,30 @@ fn with_body(response: &Response, change: impl Fn(&Bytes) -> Bytes) -> Response 
         _ => response.clone(),
     }
 }
+
+/// Shares a file with other processes, and nobody waits for anybody.
+struct WithoutLock;
+impl Ways for WithoutLock {
+    const LOCKS: bool = false;
+}
+caught!(a_file_without_a_lock_is_caught: FileStore<WithoutLock>,
+    by processes::of_claims_by_several_processes_at_once_exactly_one_is_claimed,
+    saying "exactly one must be Claimed");
+
+/// Writes its file over the old one: whoever is killed amid that leaves half of it.
+struct WritesOver;
+impl Ways for WritesOver {
+    const REPLACES: bool = false;
+}
+caught!(a_file_that_is_written_over_is_caught: FileStore<WritesOver>,
+    by processes::a_process_that_is_killed_amid_its_writes_leaves_no_record_half_written,
+    saying "was told is completed");
+
+/// Writes the business row first, and completes the record when that is there.
+struct OneAfterTheOther;
+impl Ways for OneAfterTheOther {
+    const TOGETHER: bool = false;
+}
+caught!(a_row_that_is_written_before_the_completion_is_caught: FileStore<OneAfterTheOther>,
+    by transactions::a_process_that_is_killed_leaves_the_row_and_the_completion_or_neither,
+    saying "the row and the completion, or neither");
