@@ -864,7 +864,7 @@ fn with_body(response: &Response, change: impl Fn(&Bytes) -> Bytes) -> Response 
     }
 }
 
-/// Shares a file with other processes, and nobody waits for anybody.
+/// Shares a file with other processes, without a lock that they see.
 struct WithoutLock;
 impl Ways for WithoutLock {
     const LOCKS: bool = false;
@@ -873,14 +873,14 @@ caught!(a_file_without_a_lock_is_caught: FileStore<WithoutLock>,
     by processes::of_claims_by_several_processes_at_once_exactly_one_is_claimed,
     saying "exactly one must be Claimed");
 
-/// Writes its file over the old one: whoever is killed amid that leaves half of it.
-struct WritesOver;
-impl Ways for WritesOver {
-    const REPLACES: bool = false;
+/// Writes that the attempt is done, and then the body: who is killed in between leaves a response without one.
+struct BodyComesLater;
+impl Ways for BodyComesLater {
+    const AT_ONCE: bool = false;
 }
-caught!(a_file_that_is_written_over_is_caught: FileStore<WritesOver>,
+caught!(a_completion_whose_body_comes_later_is_caught: FileStore<BodyComesLater>,
     by processes::a_process_that_is_killed_amid_its_writes_leaves_no_record_half_written,
-    saying "was told is completed");
+    saying "must be as it was recorded");
 
 /// Writes the business row first, and completes the record when that is there.
 struct OneAfterTheOther;

@@ -166,7 +166,7 @@ pub async fn a_process_that_is_killed_amid_its_writes_leaves_no_record_half_writ
             other if number < told => panic!(
                 "What a process was told is completed must be Replay after it was killed; the store answered {other:?}"
             ),
-            Answer::Claimed(_) | Answer::Conflict { .. } => {}
+            Answer::Claimed(_) | Answer::TakenOver(_) | Answer::Conflict { .. } => {}
             other => panic!("What a killed process was not told has happened or not; the store answered {other:?}"),
         }
     }
