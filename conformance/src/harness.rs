@@ -10,7 +10,7 @@ use std::{
 
 use idem_core::{Store, Timestamp};
 
-use crate::{Place, Transactions, notes::Notes, processes::Others};
+use crate::{Capability, Place, Transactions, notes::Notes, processes::Others};
 
 type Ends<T> = Pin<Box<dyn Future<Output = T>>>;
 type Open = dyn Fn(Place) -> Ends<Arc<dyn Store>> + Send + Sync;
@@ -155,6 +155,22 @@ impl Harness {
         let store = (self.open)(place.clone()).await;
         self.notes.note_backend(store.backend());
         store
+    }
+
+    /// What is declared and what is not.
+    pub(crate) fn capabilities(&self) -> Vec<Capability> {
+        let claimed = |is_claimed| if is_claimed { "claimed" } else { "not claimed" }.to_owned();
+        let resolution = match (self.is_frozen(), self.resolution) {
+            (true, _) => "to the millisecond, by a clock that stands still".to_owned(),
+            (false, Duration::ZERO) => "to the millisecond, by a clock that runs".to_owned(),
+            (false, resolution) => format!("{resolution:?}"),
+        };
+        vec![
+            Capability { name: "durable", declared: claimed(self.durable) },
+            Capability { name: "shared between processes", declared: claimed(self.shared_between_processes.is_some()) },
+            Capability { name: "transactional completion", declared: claimed(self.transactions.is_some()) },
+            Capability { name: "resolution of its clock", declared: resolution },
+        ]
     }
 
     /// What checks take note of beside passing or failing.

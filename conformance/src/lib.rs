@@ -161,10 +161,7 @@
 //!         let purged: Vec<_> = self.live()?.into_iter().filter(|(id, _)| id.0 == *scope).take(limit.get()).collect();
 //!         let broken = |_| StoreError::new(StoreErrorKind::Unavailable, "tiny", "purge", "a thread panicked; restart");
 //!         let mut records = self.records.lock().map_err(broken)?;
-//!         for (id, _) in &purged {
-//!             records.remove(id);
-//!         }
-//!         Ok(purged.len())
+//!         Ok(purged.iter().filter_map(|(id, _)| records.remove(id)).count())
 //!     }
 //!
 //!     async fn check(&self) -> Result<(), StoreError> {
@@ -278,7 +275,7 @@ pub use async_trait::async_trait;
 pub use self::{
     harness::Harness,
     place::Place,
-    report::{Checked, Report, Verdict, report},
+    report::{Capability, Checked, Report, Verdict, report},
     run::run,
     shared::Shared,
     transaction_hook::{End, Transactions},
