@@ -104,7 +104,8 @@ impl Ending {
     async fn make(world: &World<'_>, end: &End, side: &str) -> Self {
         let (tenant, key) = (scope(end.name), key(side));
         let standard = world.retention().standard();
-        let keep = Retention::new(standard).with_held(standard);
+        // What ends with the lease must not end with the retention.
+        let keep = if end.is_of_lease { Retention::default() } else { Retention::new(standard).with_held(standard) };
         let claim = world.claim(&tenant, &key).with_lease(world.lease()).with_retention(keep);
         let claim = claim.with_on_lapse(if end.state == "under hold" { OnLapse::Hold } else { OnLapse::TakeOver });
         let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
