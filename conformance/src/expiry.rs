@@ -36,26 +36,32 @@ pub async fn a_lease_is_live_until_the_instant_it_ends(harness: &Harness) {
 // cases 086, 087, 090
 pub async fn an_end_is_where_it_is_one_before_at_and_one_after(harness: &Harness) {
     let world = World::new(harness).await;
-    for end in &ENDS {
-        let mut alike = Vec::new();
-        for side in ["before", "at", "after"] {
-            alike.push(Ending::make(&world, end, side).await);
+    for is_of_lease in [true, false] {
+        let mut endings = Vec::new();
+        for end in ENDS.iter().filter(|end| end.is_of_lease == is_of_lease) {
+            for side in ["before its end", "at its end", "a millisecond after its end"] {
+                endings.push(Ending::make(&world, end, side).await);
+            }
         }
-        let [before, at, after] = &alike[..] else { return };
-        if !end.is_of_lease && end.state == "in progress" {
-            world.advance_to(before.grant.lease_end()).await;
+        if !is_of_lease {
+            for ending in &endings {
+                world.advance_to(ending.grant.lease_end()).await;
+            }
         }
-        world.advance_to_just_before(before.end).await;
-        let early = before.probe(&world, end).await;
-        let rule = format!("{}, before its end,", end.name);
-        if world.is_before(before.end).await {
-            assert_eq!(early, end.before, "{rule} must be answered {}; the store answered {early}", end.before);
+        let first = endings.iter().map(|ending| ending.at).min().unwrap_or(Timestamp::MIN);
+        world.advance_to_just_before(first).await;
+        for ending in endings.iter().step_by(3) {
+            let answer = ending.probe(&world).await;
+            if world.is_before(ending.at).await {
+                ending.assert(&answer, ending.end.before);
+            }
         }
-        world.advance_to(at.end.max(after.end)).await;
-        for (ending, side) in [(at, "at its end"), (after, "a millisecond after its end")] {
-            let late = ending.probe(&world, end).await;
-            let rule = format!("{}, {side},", end.name);
-            assert_eq!(late, end.after, "{rule} must be answered {}; the store answered {late}", end.after);
+        let last = endings.iter().map(|ending| ending.at).max().unwrap_or(Timestamp::MIN);
+        world.advance_to(last).await;
+        for side in [1, 2] {
+            for ending in endings.iter().skip(side).step_by(3) {
+                ending.assert(&ending.probe(&world).await, ending.end.after);
+            }
             world.advance(Duration::from_millis(1)).await;
         }
     }
@@ -80,7 +86,7 @@ const fn retention(name: &'static str, state: &'static str, asked: &'static str,
     End { name, state, is_of_lease: false, asked, before: said[0], after: said[1] }
 }
 
-const ENDS: [End; 14] = [
+static ENDS: [End; 14] = [
     lease("A claim of a record in progress", "in progress", "claim", ["Conflict", "TakenOver as 2"]),
     lease("A claim of a record that was renewed", "renewed", "claim", ["Conflict", "TakenOver as 2"]),
     lease("A claim of a record under hold that started", "under hold", "claim", ["Conflict", "Unknown"]),
@@ -99,14 +105,18 @@ const ENDS: [End; 14] = [
 
 /// A record that comes to its end.
 struct Ending {
+    end: &'static End,
+    /// On which side of its end it is asked.
+    side: &'static str,
     grant: Grant,
-    end: Timestamp,
+    at: Timestamp,
 }
 
 impl Ending {
-    async fn make(world: &World<'_>, end: &End, side: &str) -> Self {
+    async fn make(world: &World<'_>, end: &'static End, side: &'static str) -> Self {
         let (tenant, key) = (scope(end.name), key(side));
-        let standard = world.retention().standard();
+        // Long enough to make all of them before the first ends.
+        let standard = 2 * world.retention().standard();
         // What ends with the lease must not end with the retention.
         let keep = if end.is_of_lease { Retention::default() } else { Retention::new(standard).with_held(standard) };
         let claim = world.claim(&tenant, &key).with_lease(world.lease()).with_retention(keep);
@@ -121,13 +131,14 @@ impl Ending {
             _ => {}
         }
         let record = present(store.read(&tenant, &key).await, "The record must be there");
-        Self { grant, end: if end.is_of_lease { record.lease_end } else { record.expiry } }
+        let at = if end.is_of_lease { record.lease_end } else { record.expiry };
+        Self { end, side, grant, at }
     }
 
-    async fn probe(&self, world: &World<'_>, end: &End) -> String {
+    async fn probe(&self, world: &World<'_>) -> String {
         let (store, owner) = (world.store(), self.grant.owner());
         let (scope, key) = (owner.scope(), owner.key());
-        match end.asked {
+        match self.end.asked {
             "claim" => match ok(world.ask(&world.claim(scope, key)).await) {
                 Answer::Claimed(grant) => format!("Claimed as {}", grant.number()),
                 Answer::TakenOver(grant) => format!("TakenOver as {}", grant.number()),
@@ -146,6 +157,12 @@ impl Ending {
                 if is_listed { "listed" } else { "not listed" }.to_owned()
             }
         }
+    }
+
+    #[track_caller]
+    fn assert(&self, answer: &str, right: &str) {
+        let Self { end: End { name, .. }, side, .. } = self;
+        assert_eq!(answer, right, "{name}, {side}, must be answered {right}; the store answered {answer}");
     }
 }
 
