@@ -264,7 +264,9 @@ impl Builder {
         self
     }
 
-    /// What the `type` of a problem begins with; its code follows. `urn:idem:problem:` by default.
+    /// What the `type` of a problem begins with; its code follows. `urn:idem:problem:` by default. The address of a page
+    /// whose anchors are the codes, with a `#` behind it, leads a reader to what to do: `docs/problems.md` of the repository
+    /// is such a page.
     pub fn problem_base(mut self, base: &str) -> Self {
         self.style.base = base.into();
         self

@@ -123,6 +123,8 @@
 //! | `operation-failed` | 500 | |
 //! | `store-unavailable` | 503 | 5 seconds, if waiting may help |
 //! | `shutting-down` | 503 | 1 second |
+//!
+//! `docs/problems.md` in the repository tells clients of each what happened, whether a new key is safe, and what to do.
 
 #[cfg(feature = "axum")]
 mod axum;
