@@ -48,8 +48,11 @@
 //! 1. tracing, request ids, metrics: they see every request, and know a replay by [`Replayed`] in the response's
 //!    extensions;
 //! 2. compression of responses and decompression of requests: what is recorded is plain, and each replay is compressed as
-//!    its own client likes it. Compression inside of this layer would replay one client's encoding to another;
-//! 3. CORS: name the mark of replays among the exposed headers there, or use [`Builder::expose_for_cors`];
+//!    its own client likes it. Inside of this layer both are safe and worth less: the first client's encoding is replayed to
+//!    every other, and a retry that is compressed otherwise is told that the key is used for another request;
+//! 3. CORS, so that each origin is told its own name, and problems can be read by scripts. Expose `Idempotent-Replayed`,
+//!    `Idempotency-Stored` and `Retry-After` there, allow the header `Idempotency-Key`, or, where something inside answers
+//!    for CORS, use [`Builder::expose_for_cors`];
 //! 4. a limit on connections or on requests of all kinds, that protects the server itself;
 //! 5. **authentication**, always outside: a replay skips the handler and its checks, so a revoked token must be refused
 //!    before the record is looked at. The scope is taken from what it found;
@@ -62,6 +65,10 @@
 //! A request that is refused before it reaches the layer leaves no trace. A request that the handler refuses (400, 403,
 //! 422 …) is forgotten, so that a corrected one may use the key: see [`SettlePolicy`](idem_runner::SettlePolicy). To refuse
 //! before the key is claimed at all, use [`Builder::validate`].
+//!
+//! Routes can differ: a [`Builder`] is cheap to clone, and each route gets the layer that it builds, with a key required or
+//! optional, other methods, other limits. Where they differ in what is final, in leases or in what a lapse means, give them
+//! another [`Idempotency`](idem_runner::Idempotency) on the same store, and shut both down.
 //!
 //! # What happens to a request
 //!
@@ -101,7 +108,10 @@
 //!   `traceparent`, `tracestate`;
 //! - rate limits: `RateLimit`, and all that begin with `RateLimit-`, `X-RateLimit-` or `X-Rate-Limit-`.
 //!
-//! [`Builder::never_store`] and [`Builder::store`] change this. A body with a secret that is shown once must be marked with
+//! `Cache-Control` and `Expires` are stored like any other header and mean nothing here: they are for caches, and a record is
+//! none.
+//!
+//! [`Builder::never_store`] and [`Builder::store`] change the list. A body with a secret that is shown once must be marked with
 //! [`DoNotStore`]; small fields that must not be guessed from the fingerprint need [`Builder::fingerprint_key`].
 //!
 //! # What a client gets

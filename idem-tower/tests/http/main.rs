@@ -1,6 +1,7 @@
 //! The layer from outside: requests in, responses out, records in the store.
 #![allow(clippy::unwrap_used, reason = "what is unwrapped here is what a test expects")]
 
+mod around;
 mod cancellation;
 #[cfg(feature = "axum")]
 mod commit;
