@@ -84,9 +84,15 @@
 //! argument `CurrentAttempt`. All other
 //! extensions arrive as they were. The request's body was read whole, since it is part of the fingerprint.
 //!
-//! The response is read whole too before it is sent, up to a limit, since it is recorded first: streams that are meant to
-//! be followed live (server-sent events) do not belong under this layer. A response over the limit goes out whole, and its
-//! retry is told `response-not-retained`, as it is for one that is marked with [`DoNotStore`].
+//! The response is read whole too before it is sent, up to a limit, since it is recorded first:
+//!
+//! | the response | goes out | is replayed |
+//! |---|---|---|
+//! | of known or unknown length, up to the limit | once it is whole | byte for byte, with its trailers |
+//! | over the limit | whole: what was read, then the rest as it comes | as `response-not-retained` |
+//! | marked with [`DoNotStore`] | once it is whole | as `response-not-retained` |
+//! | `text/event-stream`, or marked with [`FollowedLive`] | as the handler makes it | as `response-not-retained` |
+//! | breaks off before the limit | as `operation-failed` | not at all: its retry runs |
 //!
 //! When the server stops, call [`Idempotency::shutdown`](idem_runner::Idempotency::shutdown) after it: a graceful shutdown
 //! waits for connections, and not for the handlers of clients that have left.
@@ -157,4 +163,4 @@ pub use header::{KeyError, Mode, parse as parse_key};
 pub use headers::{record, respond};
 pub use layer::IdempotencyLayer;
 pub use problem::Code;
-pub use service::{DoNotStore, IdempotencyService, Replayed};
+pub use service::{DoNotStore, FollowedLive, IdempotencyService, Replayed};

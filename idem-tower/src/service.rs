@@ -32,6 +32,16 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoNotStore;
 
+/// In the extensions of a response: it is followed live, so it goes out as the handler makes it, and its body is not stored.
+/// Responses of the type `text/event-stream` need no such mark.
+///
+/// The operation counts as done with the head of the response: have the effects happen before. What the body does after that
+/// is not protected, and ends if the client leaves. A retry gets the problem `response-not-retained`.
+///
+/// With axum, return `(Extension(FollowedLive), response)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FollowedLive;
+
 /// In the extensions of a response: it is a replay. For layers outside of this one, such as metrics and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replayed {
@@ -200,7 +210,12 @@ impl Config {
             return self.failed(&method, &problem);
         }
         let is_secret = parts.extensions.get::<DoNotStore>().is_some();
-        let (body, kept, trailers) = match collect(body, self.max_response).await {
+        let collected = match is_followed_live(&parts) {
+            // It may have no end. What has none is over every limit.
+            true => Ok(Collected::TooLarge(Body::new(body))),
+            false => collect(body, self.max_response).await,
+        };
+        let (body, kept, trailers) = match collected {
             Ok(Collected::Whole { data, trailers }) => {
                 (Body::buffered(data.clone(), trailers.clone()), Kept::Kept(data), trailers)
             }
@@ -304,6 +319,15 @@ impl Reply for Given {
     fn response(&self) -> Recorded {
         self.recorded.clone()
     }
+}
+
+fn is_followed_live(parts: &http::response::Parts) -> bool {
+    let is_event_stream = || {
+        let value = parts.headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+        let essence = value.split(|byte| *byte == b';').next().unwrap_or_default();
+        essence.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
+    };
+    parts.extensions.get::<FollowedLive>().is_some() || is_event_stream()
 }
 
 /// Whether a body broke off because a limit outside of this layer ended it.
