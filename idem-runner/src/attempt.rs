@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -13,7 +16,7 @@ use idem_core::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::idempotency::Inner;
+use crate::{event::event, idempotency::Inner};
 
 /// The attempt that an operation runs in: a handle, cheap to clone.
 #[derive(Clone)]
@@ -28,6 +31,7 @@ struct Data {
     /// None where nothing protects the operation.
     runner: Option<Arc<Inner>>,
     lost: CancellationToken,
+    is_lost: AtomicBool,
     progress: Mutex<Progress>,
 }
 
@@ -71,6 +75,7 @@ impl Attempt {
             retention: runner.settings.retention,
             runner: Some(runner),
             lost: CancellationToken::new(),
+            is_lost: AtomicBool::new(false),
             progress: Mutex::default(),
         }))
     }
@@ -85,6 +90,7 @@ impl Attempt {
             retention: Retention::default(),
             runner: None,
             lost: CancellationToken::new(),
+            is_lost: AtomicBool::new(false),
             progress: Mutex::default(),
         }))
     }
@@ -144,6 +150,9 @@ impl Attempt {
 
     /// Waits until another attempt is known to have taken the key over. Whatever this attempt does from then on is not
     /// the recorded outcome: stop if you can.
+    ///
+    /// The next renewal finds out, within a third of the lease; after `max_run` it takes up to a lease, and while the
+    /// operation blocks the only thread of its runtime nobody can tell it.
     pub async fn superseded(&self) {
         self.0.lost.cancelled().await;
     }
@@ -174,6 +183,10 @@ impl Attempt {
         let before = self.0.checkpoints.find(name).cloned();
         if let Some(kept) = before.or_else(|| self.progress().steps.get(name).cloned()) {
             return Ok(kept);
+        }
+        // What another attempt may be doing at this moment is not begun.
+        if self.is_superseded() {
+            return Err(StepError::Superseded);
         }
         let result = work().await.map_err(StepError::Work)?;
         let Some(runner) = &self.0.runner else {
@@ -212,7 +225,15 @@ impl Attempt {
         Completion::new(self.0.owner.clone(), response, self.0.retention)
     }
 
+    /// Makes it known, and counts, that the attempt lost its key: once, whoever finds out first.
     pub(crate) fn mark_lost(&self) {
+        if self.0.is_lost.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if let Some(runner) = &self.0.runner {
+            runner.counting.superseded.one();
+        }
+        event!(WARN, "superseded", attempt = ?self, "the attempt lost its key; its outcome is not the recorded one");
         self.0.lost.cancel();
     }
 

@@ -8,6 +8,7 @@ use crate::{Idempotency, OnConflict, OnUnavailable, SettlePolicy, Sweep};
 
 const DEFAULT_MAX_RUN: Duration = Duration::from_secs(15 * 60);
 const DEFAULT_COMPLETION_LIMIT: Duration = Duration::from_secs(15 * 60);
+const DEFAULT_MAX_WAITERS: usize = 1024;
 const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What stands for every longer time, since clocks can't be asked for what lies beyond their ends: a hundred years.
@@ -25,6 +26,7 @@ pub struct Builder {
     lapse_limit: Option<NonZeroU32>,
     settle: SettlePolicy,
     on_conflict: OnConflict,
+    max_waiters: usize,
     on_unavailable: OnUnavailable,
     store_timeout: Duration,
     completion_limit: Option<Duration>,
@@ -41,6 +43,7 @@ pub(crate) struct Settings {
     pub(crate) lapse_limit: Option<NonZeroU32>,
     pub(crate) settle: SettlePolicy,
     pub(crate) on_conflict: OnConflict,
+    pub(crate) max_waiters: usize,
     pub(crate) on_unavailable: OnUnavailable,
     pub(crate) store_timeout: Duration,
     pub(crate) completion_limit: Duration,
@@ -82,6 +85,7 @@ impl Builder {
             lapse_limit: None,
             settle: SettlePolicy::default(),
             on_conflict: OnConflict::default(),
+            max_waiters: DEFAULT_MAX_WAITERS,
             on_unavailable: OnUnavailable::default(),
             store_timeout: DEFAULT_STORE_TIMEOUT,
             completion_limit: None,
@@ -134,6 +138,13 @@ impl Builder {
         self
     }
 
+    /// How many requests may [wait](OnConflict::Wait) at a time, each with what it holds (a body, a connection). One more is
+    /// refused at once, and counted. 1024 by default; with 0 none waits.
+    pub fn max_waiters(mut self, max_waiters: usize) -> Self {
+        self.max_waiters = max_waiters;
+        self
+    }
+
     /// What a request gets when the store is unavailable. Refused by default.
     pub fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
         self.on_unavailable = on_unavailable;
@@ -178,6 +189,7 @@ impl Builder {
                 OnConflict::Refuse => OnConflict::Refuse,
                 OnConflict::Wait { at_most } => OnConflict::Wait { at_most: at_most.min(FOR_EVER) },
             },
+            max_waiters: self.max_waiters,
             on_unavailable: self.on_unavailable,
             store_timeout: self.store_timeout.min(FOR_EVER),
             completion_limit: self.completion_limit.unwrap_or(DEFAULT_COMPLETION_LIMIT.min(retention)).min(FOR_EVER),

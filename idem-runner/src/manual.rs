@@ -10,6 +10,7 @@ use tracing::Instrument;
 use crate::{
     Answered, Attempt, Settled,
     detach::Detached,
+    event::event,
     idempotency::Inner,
     renew::Renewal,
     settle::{Ending, Persisted},
@@ -118,7 +119,7 @@ impl Drop for Running {
             return;
         }
         if self.is_delivered {
-            tracing::warn!(attempt = ?self.attempt, "an attempt was dropped unsettled; its key is left to its lease");
+            event!(WARN, "dropped_unsettled", attempt = ?self.attempt, "an attempt was dropped unsettled; its key is left to its lease");
         } else {
             let _runtime = runtime.enter();
             runner.give_back_in_background(self.attempt.owner().clone());

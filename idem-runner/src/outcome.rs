@@ -97,6 +97,21 @@ pub enum Answered {
     ShuttingDown,
 }
 
+impl Answered {
+    /// The word for it in metrics and spans.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::Replay { .. } => "replayed",
+            Self::Conflict { .. } => "conflict",
+            Self::Reuse { .. } => "reused",
+            Self::Unknown => "unknown",
+            Self::Superseded => "superseded",
+            Self::Store(_) => "store_error",
+            Self::ShuttingDown => "shutting_down",
+        }
+    }
+}
+
 impl<T, E> From<Answered> for Outcome<T, E> {
     fn from(answered: Answered) -> Self {
         match answered {

@@ -1,4 +1,4 @@
-//! Waiting, holding, steps, transactions, sweeping and shutting down.
+//! Holding, steps, transactions, sweeping and shutting down.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,36 +16,6 @@ use idem_runner::{
 };
 use support::{Ended, Fault, Faulty, LEASE, answering, eventually, request, world, world_with};
 use tokio::sync::Notify;
-
-// case 005
-#[tokio::test(start_paused = true)]
-async fn a_request_that_waits_gets_the_answer_of_the_running_attempt() {
-    let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: Duration::from_secs(20) }));
-    let finish = Arc::new(Notify::new());
-    let first = world.spawn("k", &finish);
-    tokio::task::yield_now().await;
-    let mut waiting = tokio::task::JoinSet::new();
-    for _ in 0..10 {
-        let idempotency = world.idempotency.clone();
-        waiting.spawn(async move { idempotency.run(request("k"), answering(500)).await });
-    }
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    finish.notify_one();
-    while let Some(outcome) = waiting.join_next().await {
-        assert!(matches!(outcome.unwrap(), Outcome::Replay { response, .. } if response.status() == 201));
-    }
-    assert!(matches!(first.await.unwrap(), Outcome::Ran { .. }));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_wait_ends_at_its_limit_with_a_conflict() {
-    let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: Duration::from_secs(20) }));
-    let _running = world.idempotency.claim(request("k")).await;
-    let start = tokio::time::Instant::now();
-    let outcome: Ended = world.idempotency.run(request("k"), answering(500)).await;
-    assert!(matches!(outcome, Outcome::Conflict { .. }), "{outcome:?}");
-    assert_eq!(start.elapsed().as_secs(), 20);
-}
 
 fn under_hold() -> support::World {
     world_with(|builder| builder.on_lapse(OnLapse::Hold))
@@ -164,6 +134,8 @@ async fn a_step_that_was_done_is_not_done_again_by_the_attempt_that_takes_over()
     let late = old.step("mail", || charge("sent")).await;
     assert!(matches!(late, Err(StepError::Superseded)), "{late:?}");
     assert!(old.is_superseded());
+    let not_begun = old.step("bill", || async { panic!("it is known to be over") }).await;
+    assert!(matches!(not_begun, Err(StepError::<()>::Superseded)), "{not_begun:?}");
     let big = second.attempt().step("big", || async { Ok::<_, ()>(Bytes::from(vec![0; 65_536])) }).await;
     assert!(matches!(big, Err(StepError::Full)), "{big:?}");
     assert_eq!(second.complete(Response::new(201)).await, Settled::Completed(Response::new(201)));
@@ -430,18 +402,6 @@ async fn a_shutdown_waits_for_what_is_settled_by_hand() {
     assert!(!world.idempotency.shutdown(Duration::from_secs(1)).await);
     assert!(matches!(running.complete(Response::new(201)).await, Settled::Completed(_)));
     assert!(world.idempotency.shutdown(Duration::from_secs(1)).await);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_request_that_waits_when_the_shutdown_begins_claims_no_more() {
-    let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: Duration::from_secs(20) }));
-    let Claimed::Run(running) = world.another(|builder| builder).claim(request("k")).await else { panic!() };
-    let idempotency = world.idempotency.clone();
-    let waiting = tokio::spawn(async move { idempotency.run(request("k"), answering(201)).await });
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(world.idempotency.shutdown(Duration::from_secs(1)).await);
-    assert!(matches!(waiting.await.unwrap(), Outcome::ShuttingDown));
-    assert_eq!(running.release().await, Settled::GivenBack);
 }
 
 #[tokio::test(start_paused = true)]

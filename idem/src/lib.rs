@@ -36,6 +36,7 @@
 //! | `redis` | `idem::redis`, and `redis://…` and its kin in [`open`] |
 //! | `tower` | `idem::tower` |
 //! | `axum` | `tower`, with the extractor for axum's handlers |
+//! | `metrics` | nothing to call: counters and times go to the recorder of the `metrics` facade, as `docs/observability.md` lists |
 
 mod open;
 mod retention;

@@ -32,6 +32,8 @@ pub(crate) enum Fault {
     Hangs,
     /// It is done only after this long.
     Delayed(Duration),
+    /// It panics, and nothing was done.
+    Panics,
     /// It is done, but its future has to be polled this many times before and after it.
     Slowly(usize),
 }
@@ -77,6 +79,7 @@ impl Faulty {
                 Err(StoreError::new(StoreErrorKind::Unavailable, "faulty", operation, "the reply was lost as planned"))
             }
             Some(Fault::Hangs) => std::future::pending().await,
+            Some(Fault::Panics) => panic!("as planned"),
             Some(Fault::Delayed(by)) => {
                 tokio::time::sleep(by).await;
                 call.await
