@@ -54,6 +54,7 @@ mod outcome;
 mod policy;
 mod renew;
 mod request;
+mod seal;
 mod settle;
 mod sweep;
 mod wait;
@@ -66,3 +67,6 @@ pub use manual::{Claimed, Running};
 pub use outcome::{Answered, Outcome, Reply, Settled};
 pub use policy::{OnConflict, OnUnavailable, Settle, SettlePolicy, Sweep};
 pub use request::Request;
+#[cfg(feature = "seal")]
+pub use seal::{InvalidSealKey, SealKey, SealKeys};
+pub use seal::{Seal, SealError, Sealed};
