@@ -27,6 +27,7 @@ pub const DEFAULT_MAX_BYTES: usize = 1024 * 1024;
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 pub(crate) type ScopeOf = Arc<dyn Fn(&Parts) -> Option<Scope> + Send + Sync>;
+pub(crate) type Redact = Arc<dyn Fn(&http::response::Parts, idem_core::Response) -> idem_core::Response + Send + Sync>;
 pub(crate) type Validate = Arc<dyn Fn(&Parts, &Bytes) -> Result<(), Refusal> + Send + Sync>;
 
 /// What becomes of a request that nobody is authenticated for.
@@ -69,6 +70,7 @@ pub(crate) struct Config {
     pub(crate) max_request: usize,
     pub(crate) max_response: usize,
     pub(crate) validate: Option<Validate>,
+    pub(crate) redact: Option<Redact>,
     pub(crate) fingerprints: Fingerprints,
     pub(crate) rules: HeaderRules,
     pub(crate) style: ProblemStyle,
@@ -111,6 +113,7 @@ pub struct Builder {
     max_request: usize,
     max_response: usize,
     validate: Option<Validate>,
+    redact: Option<Redact>,
     fingerprints: Fingerprints,
     marker: String,
     never_stored: Vec<String>,
@@ -132,6 +135,7 @@ impl Builder {
             max_request: DEFAULT_MAX_BYTES,
             max_response: DEFAULT_MAX_BYTES,
             validate: None,
+            redact: None,
             fingerprints: Fingerprints::default(),
             marker: REPLAYED.as_str().into(),
             never_stored: Vec::new(),
@@ -198,6 +202,21 @@ impl Builder {
     /// correct it and send it under the same key. The response it is refused with goes out as it is.
     pub fn validate(mut self, hook: impl Fn(&Parts, &Bytes) -> Result<(), Refusal> + Send + Sync + 'static) -> Self {
         self.validate = Some(Arc::new(hook));
+        self
+    }
+
+    /// Changes what is recorded of a response before it is stored: for fields that no replay should show. It gets the head of
+    /// the response, with its extensions, and what would be recorded. The first answer goes out as the handler gave it;
+    /// replays are what this function gives. Keep the status: by it the attempt settles.
+    ///
+    /// A handler that records its response in its own transaction leaves such fields out itself. To keep the whole response,
+    /// and to keep others from reading it in the store, see [`seal`](idem_runner::Builder::seal); to keep nothing of its
+    /// body, [`DoNotStore`](crate::DoNotStore).
+    pub fn redact(
+        mut self,
+        hook: impl Fn(&http::response::Parts, idem_core::Response) -> idem_core::Response + Send + Sync + 'static,
+    ) -> Self {
+        self.redact = Some(Arc::new(hook));
         self
     }
 
@@ -329,6 +348,7 @@ impl Builder {
             max_request: self.max_request,
             max_response: self.max_response,
             validate: self.validate,
+            redact: self.redact,
             fingerprints: self.fingerprints,
             rules: HeaderRules { marker, added, kept },
             style: self.style,

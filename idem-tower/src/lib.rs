@@ -118,7 +118,8 @@
 //! none.
 //!
 //! [`Builder::never_store`] and [`Builder::store`] change the list. A body with a secret that is shown once must be marked with
-//! [`DoNotStore`]; small fields that must not be guessed from the fingerprint need [`Builder::fingerprint_key`].
+//! [`DoNotStore`]; [`Builder::redact`] leaves out what replays should not show; [`Idempotency`](idem_runner::Idempotency) can
+//! [seal](idem_runner::Builder::seal) all that is stored of answers. Small fields that must not be guessed from the fingerprint need [`Builder::fingerprint_key`].
 //!
 //! # What a client gets
 //!

@@ -229,7 +229,11 @@ impl Config {
         let recorded = if is_secret {
             Recorded::new(parts.status.as_u16()).with_kept(Kept::NotRetained(NotRetained::Secret))
         } else {
-            self.rules.record(&method, &parts, kept, trailers.as_ref())
+            let whole = self.rules.record(&method, &parts, kept, trailers.as_ref());
+            match &self.redact {
+                Some(redact) => redact(&parts, whole),
+                None => whole,
+            }
         };
         Given { recorded, response: Response::from_parts(parts, body) }
     }

@@ -287,3 +287,25 @@ async fn a_secret_goes_out_once_is_not_in_the_record_and_its_retry_is_told_so() 
     assert!(!record.encode().windows(6).any(|window| window == b"s3cr3t"));
     assert_eq!(count.now(), 1);
 }
+
+// case 036
+#[tokio::test]
+async fn what_the_hook_leaves_out_goes_out_once_and_is_neither_stored_nor_replayed() {
+    let setup = Setup::new();
+    let layer = setup.layer().redact(|parts, recorded| {
+        assert_eq!(parts.headers["x-kind"], "card");
+        let masked = idem_core::Response::new(recorded.status()).with_body(r#"{"card":"**** 1111"}"#);
+        masked.with_header("x-kind", "card")
+    });
+    let handler = || async { (StatusCode::CREATED, [("x-kind", "card")], r#"{"card":"4111 1111"}"#) };
+    let app = setup.app_under(layer, on_post(handler));
+    let first = app.send(post("k", "{}")).await;
+    assert_eq!(
+        (first.status, first.text(), first.header("idempotency-stored")),
+        (201, r#"{"card":"4111 1111"}"#, None)
+    );
+    let again = app.send(post("k", "{}")).await;
+    assert!(again.is_replay());
+    assert_eq!((again.status, again.text()), (201, r#"{"card":"**** 1111"}"#));
+    assert!(!setup.record("k").await.encode().windows(9).any(|window| window == b"4111 1111"));
+}
