@@ -267,14 +267,11 @@ impl Inner {
         took: Duration,
     ) -> Outcome<T, E> {
         let ending = match &ended {
-            Ok(Ok(reply)) => {
-                let response = reply.response();
-                match self.settings.settle.of(response.status()) {
-                    Settle::Complete => Ending::Complete(response),
-                    Settle::Release => self.passing(),
-                    Settle::Forget => Ending::Forget,
-                }
-            }
+            Ok(Ok(reply)) => match self.settings.settle.of(reply.settles_as()) {
+                Settle::Complete => Ending::Complete(reply.response()),
+                Settle::Release => self.passing(),
+                Settle::Forget => Ending::Forget,
+            },
             Ok(Err(_)) => self.passing(),
             Err(()) => {
                 event!(ERROR, "panicked", ?attempt, "the operation panicked");
