@@ -207,7 +207,7 @@ impl Builder {
 
     /// Changes what is recorded of a response before it is stored: for fields that no replay should show. It gets the head of
     /// the response, with its extensions, and what would be recorded. The first answer goes out as the handler gave it;
-    /// replays are what this function gives. Keep the status: by it the attempt settles.
+    /// replays are what this function gives. How the attempt settles is decided by the response as the handler gave it.
     ///
     /// A handler that records its response in its own transaction leaves such fields out itself. To keep the whole response,
     /// and to keep others from reading it in the store, see [`seal`](idem_runner::Builder::seal); to keep nothing of its
@@ -294,6 +294,26 @@ impl Builder {
     /// The status of a problem, instead of the table's.
     pub fn problem_status(mut self, code: Code, status: StatusCode) -> Self {
         self.style.statuses.push((code, status));
+        self
+    }
+
+    /// The requests are calls of gRPC.
+    ///
+    /// - How a call ended is told by `grpc-status`, in its trailers or in headers that are all there is, and decides how the
+    ///   attempt settles. OK, NOT_FOUND, ALREADY_EXISTS and FAILED_PRECONDITION are final; INVALID_ARGUMENT, OUT_OF_RANGE,
+    ///   UNAUTHENTICATED, PERMISSION_DENIED and UNIMPLEMENTED are forgotten; all others are released. They are judged as 200,
+    ///   404, 409, 412, as 400, 400, 401, 403, 405, and as 408 (CANCELLED), 429 (RESOURCE_EXHAUSTED), 500, 503 (ABORTED and
+    ///   UNAVAILABLE) or 504 (DEADLINE_EXCEEDED), so that a [`SettlePolicy`](idem_runner::SettlePolicy) can change it.
+    /// - Trailers are recorded and replayed like headers.
+    /// - Problems are statuses of gRPC ([`Code::grpc_code`]) whose details are a `google.rpc.ErrorInfo` of the domain `idem`,
+    ///   with the code as its reason (`IDEMPOTENCY_KEY_REUSED`), and a `RetryInfo` where waiting helps. The retry policy of
+    ///   gRPC clients is told the same time, by `grpc-retry-pushback-ms`.
+    ///
+    /// Calls are read whole before they are claimed and answered once their answer is whole, so it is for unary calls, and for
+    /// streams that are short. Two encodings of one message are two requests unless
+    /// [`fingerprint_with`](Self::fingerprint_with) says what counts: keep the bytes of a call for its retries.
+    pub fn grpc(mut self) -> Self {
+        self.style.is_grpc = true;
         self
     }
 

@@ -143,12 +143,19 @@
 //!
 //! `docs/problems.md` in the repository tells clients of each what happened, whether a new key is safe, and what to do.
 
+//!
+//! # gRPC
+//!
+//! [`Builder::grpc`] sets a layer up for it: the key is the metadata `idempotency-key`, how a call ended is taken from its
+//! trailers, and problems are statuses of gRPC. `examples/tonic` in the repository shows it with tonic.
+
 #[cfg(feature = "axum")]
 mod axum;
 mod body;
 mod config;
 mod fingerprint;
 mod future;
+mod grpc;
 mod header;
 mod headers;
 mod layer;

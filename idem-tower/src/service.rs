@@ -20,6 +20,7 @@ use crate::{
     body::{BoxError, Collected, collect},
     config::Config,
     fingerprint::anonymous_scope,
+    grpc,
     headers::{NOT_STORED, respond_in},
     parse_key,
     problem::Problem,
@@ -226,6 +227,7 @@ impl Config {
                 return self.failed(&method, &Problem::operation_failed());
             }
         };
+        let settles_as = self.settles_as(&parts, &kept, trailers.as_ref());
         let recorded = if is_secret {
             Recorded::new(parts.status.as_u16()).with_kept(Kept::NotRetained(NotRetained::Secret))
         } else {
@@ -235,19 +237,27 @@ impl Config {
                 None => whole,
             }
         };
-        Given { recorded, response: Response::from_parts(parts, body) }
+        Given { recorded, settles_as, response: Response::from_parts(parts, body) }
+    }
+
+    /// The status by which the handler's response settles.
+    fn settles_as(&self, parts: &http::response::Parts, kept: &Kept, trailers: Option<&HeaderMap>) -> u16 {
+        let code = grpc::code_of(&parts.headers, trailers);
+        match kept {
+            _ if !self.style.is_grpc => parts.status.as_u16(),
+            // How a call ends that is not read to its end is not known. It is not run again.
+            Kept::NotRetained(_) if code.is_none() => parts.status.as_u16(),
+            _ => grpc::settles_as(code),
+        }
     }
 
     /// A problem in place of the handler's response. It settles by the status of the table, whatever status it is sent
     /// with, so that changing how a failure looks does not make it final.
     fn failed(&self, method: &Method, problem: &Problem) -> Given {
-        let response = self.problem(problem);
-        let (mut parts, _) = Response::new(()).into_parts();
-        parts.status = problem.code().status();
-        parts.headers = response.headers().clone();
-        let json = self.style.json(problem, response.status());
-        let recorded = self.rules.record(method, &parts, Kept::Kept(json.into()), None);
-        Given { recorded, response: *response }
+        let (parts, body) = self.problem(problem).into_parts();
+        let recorded = self.rules.record(method, &parts, Kept::Kept(body.at_hand()), None);
+        let settles_as = problem.code().status().as_u16();
+        Given { recorded, settles_as, response: Response::from_parts(parts, body) }
     }
 
     fn deliver<E>(&self, outcome: Outcome<Given, E>) -> Result<Response<Body>, E> {
@@ -317,11 +327,16 @@ impl Config {
 struct Given {
     response: Response<Body>,
     recorded: Recorded,
+    settles_as: u16,
 }
 
 impl Reply for Given {
     fn response(&self) -> Recorded {
         self.recorded.clone()
+    }
+
+    fn settles_as(&self) -> u16 {
+        self.settles_as
     }
 }
 

@@ -34,11 +34,27 @@ fn every_section_says_what_happened_whether_a_new_key_is_safe_and_what_to_do() {
 }
 
 #[test]
-fn every_section_tells_the_status_that_the_code_has() {
+fn every_section_tells_the_statuses_that_the_code_has() {
     for (code, (heading, text)) in Code::ALL.into_iter().zip(sections()) {
         let status = format!("Status {}.", code.status().as_u16());
         assert!(text.trim_start().starts_with(&status), "{heading} does not begin with {status}");
+        let first_line = text.trim_start().lines().next().unwrap();
+        assert!(first_line.ends_with(&format!("gRPC: {}.", grpc_name(code.grpc_code()))), "{heading}: {first_line}");
     }
+}
+
+fn grpc_name(code: u16) -> &'static str {
+    let names = [
+        (3, "INVALID_ARGUMENT"),
+        (6, "ALREADY_EXISTS"),
+        (8, "RESOURCE_EXHAUSTED"),
+        (9, "FAILED_PRECONDITION"),
+        (10, "ABORTED"),
+        (13, "INTERNAL"),
+        (14, "UNAVAILABLE"),
+        (16, "UNAUTHENTICATED"),
+    ];
+    names.into_iter().find(|(number, _)| *number == code).unwrap().1
 }
 
 #[test]

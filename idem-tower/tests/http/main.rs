@@ -5,6 +5,7 @@ mod around;
 mod cancellation;
 #[cfg(feature = "axum")]
 mod commit;
+mod grpc;
 mod keys;
 mod limits;
 mod outcomes;
