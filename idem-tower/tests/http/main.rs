@@ -1,5 +1,5 @@
 //! The layer from outside: requests in, responses out, records in the store.
-#![allow(clippy::unwrap_used, reason = "what is unwrapped here is what a test expects")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod around;
 mod cancellation;
@@ -10,6 +10,7 @@ mod keys;
 mod limits;
 mod outcomes;
 mod replay;
+mod resending;
 mod reuse;
 mod scope;
 mod stack;
