@@ -11,13 +11,13 @@ use std::{
 
 use bytes::Bytes;
 use idem_core::{
-    Checkpoint, Checkpointed, Checkpoints, Completion, Fenced, Grant, InvalidName, Key, Origin, Owner, Response,
-    Retention, Scope, StoreError, Transaction,
+    Body, Checkpoint, Checkpointed, Checkpoints, Completion, Fenced, Grant, InvalidName, Key, NotRetained, Origin,
+    Owner, Response, Retention, Scope, StoreError, Transaction,
 };
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-use crate::{event::event, idempotency::Inner};
+use crate::{event::event, idempotency::Inner, seal::SealedStore};
 
 /// The attempt that an operation runs in: a handle, cheap to clone.
 #[derive(Clone)]
@@ -245,9 +245,37 @@ impl Attempt {
 
     /// The same for code that keeps its own transaction: hand it to the backend's `complete_in`, and commit only if that
     /// did not answer Superseded.
+    ///
+    /// Where responses are [sealed](crate::Builder::seal), it holds the sealed one, and so does what the backend gives back.
+    /// The runner gives the opened one to the client; elsewhere [`Attempt::opened`] does. If sealing fails the response is not
+    /// retained.
     pub fn completion(&self, response: Response) -> Completion {
         self.progress().committing = Some(response.clone());
-        Completion::new(self.0.owner.clone(), response, self.0.retention)
+        let kept = match self.sealed_store() {
+            Some(store) => store.sealed_response(self.scope(), self.key(), &response).unwrap_or_else(|error| {
+                // What this transaction does must be done once, and what it says must not be stored in clear.
+                event!(ERROR, "not_sealed", %error, attempt = ?self, "a response can't be sealed; it is not retained");
+                Response::new(response.status()).with_kept(Body::NotRetained(NotRetained::Secret))
+            }),
+            None => response,
+        };
+        Completion::new(self.0.owner.clone(), kept, self.0.retention)
+    }
+
+    /// The response that is meant by one that [`Attempt::commit`] gave, where responses are sealed; elsewhere the same.
+    ///
+    /// # Errors
+    ///
+    /// If it can't be opened: of kind configuration if its key is not known, of kind corrupt if it was changed.
+    pub fn opened(&self, recorded: Response) -> Result<Response, StoreError> {
+        match self.sealed_store() {
+            Some(store) => store.opened_of(&self.0.owner, recorded),
+            None => Ok(recorded),
+        }
+    }
+
+    fn sealed_store(&self) -> Option<&SealedStore> {
+        self.0.runner.as_ref().and_then(|runner| runner.sealed.as_deref())
     }
 
     /// Makes it known, and counts, that the attempt lost its key: once, whoever finds out first.

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use idem_core::{DEFAULT_LEASE, OnLapse, Retention, Store};
 
-use crate::{Idempotency, OnConflict, OnUnavailable, SettlePolicy, Sweep};
+use crate::{Idempotency, OnConflict, OnUnavailable, Seal, SettlePolicy, Sweep};
 
 const DEFAULT_MAX_RUN: Duration = Duration::from_secs(15 * 60);
 const DEFAULT_COMPLETION_LIMIT: Duration = Duration::from_secs(15 * 60);
@@ -32,6 +32,7 @@ pub struct Builder {
     store_timeout: Duration,
     completion_limit: Option<Duration>,
     sweep: Sweep,
+    seal: Option<Arc<dyn Seal>>,
 }
 
 /// The settings, checked.
@@ -93,6 +94,7 @@ impl Builder {
             store_timeout: DEFAULT_STORE_TIMEOUT,
             completion_limit: None,
             sweep: Sweep::default(),
+            seal: None,
         }
     }
 
@@ -182,6 +184,18 @@ impl Builder {
         self
     }
 
+    /// Seals every response and every result of a step before it is stored, and opens it for replays, also those that are
+    /// completed in a transaction of the caller's. In clear remain scope, key, fingerprint (see
+    /// [`FingerprintKey`](idem_core::FingerprintKey)), the names of steps, and statuses. What was stored before is
+    /// replayed as it is. Not sealed by default.
+    ///
+    /// Whatever reads the store beside this runner reads it sealed; [`Idempotency::store`] gives it opened. A response that
+    /// can't be opened is an error of the store, and its operation does not run.
+    pub fn seal(mut self, seal: Arc<dyn Seal>) -> Self {
+        self.seal = Some(seal);
+        self
+    }
+
     /// The runner with these settings. Background work starts with the first request.
     ///
     /// # Errors
@@ -212,7 +226,7 @@ impl Builder {
             },
         };
         settings.check()?;
-        Ok(Idempotency::new(self.store, settings))
+        Ok(Idempotency::new(self.store, self.seal, settings))
     }
 }
 

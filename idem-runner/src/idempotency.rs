@@ -14,13 +14,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, Span, field::Empty};
 
 use crate::{
-    Answered, Attempt, Builder, Claimed, Counters, OnConflict, Outcome, Reply, Request, Running, Settle,
+    Answered, Attempt, Builder, Claimed, Counters, OnConflict, Outcome, Reply, Request, Running, Seal, Settle,
     config::Settings,
     counters::Counting,
     detach::Detached,
     event::event,
     meter::{self, CLAIM_SECONDS, OPERATION_SECONDS},
     renew::{Renewal, Renewer},
+    seal::SealedStore,
     settle::{Ending, OwnCommit, Persisted},
     sweep::Sweeper,
     wait::Waits,
@@ -35,6 +36,8 @@ pub struct Idempotency(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
+    /// The same store, if what it keeps is sealed.
+    pub(crate) sealed: Option<Arc<SealedStore>>,
     pub(crate) settings: Settings,
     pub(crate) counting: Arc<Counting>,
     /// Everything that was claimed and is not settled.
@@ -52,7 +55,9 @@ impl Idempotency {
         Builder::new(store)
     }
 
-    pub(crate) fn new(store: Arc<dyn Store>, settings: Settings) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, seal: Option<Arc<dyn Seal>>, settings: Settings) -> Self {
+        let sealed = seal.map(|seal| Arc::new(SealedStore::new(Arc::clone(&store), seal)));
+        let store = sealed.clone().map_or(store, |sealed| sealed as Arc<dyn Store>);
         meter::describe();
         let counting = Arc::new(Counting::new(store.backend()));
         Self(Arc::new(Inner {
@@ -60,6 +65,7 @@ impl Idempotency {
             sweeper: Sweeper::default(),
             waits: Waits::new(settings.max_waiters, Arc::clone(&counting)),
             store,
+            sealed,
             settings,
             counting,
             tracker: TaskTracker::new(),
@@ -160,7 +166,7 @@ impl Idempotency {
         self.0.settings.lease
     }
 
-    /// The store.
+    /// The store; what it keeps [sealed](Builder::seal) is opened.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.0.store
     }
@@ -263,14 +269,11 @@ impl Inner {
         took: Duration,
     ) -> Outcome<T, E> {
         let ending = match &ended {
-            Ok(Ok(reply)) => {
-                let response = self.retained(&attempt, reply.response());
-                match self.settings.settle.of(response.status()) {
-                    Settle::Complete => Ending::Complete(response),
-                    Settle::Release => self.passing(),
-                    Settle::Forget => Ending::Forget,
-                }
-            }
+            Ok(Ok(reply)) => match self.settings.settle.of(reply.settles_as()) {
+                Settle::Complete => Ending::Complete(self.retained(&attempt, reply.response())),
+                Settle::Release => self.passing(),
+                Settle::Forget => Ending::Forget,
+            },
             Ok(Err(_)) => self.passing(),
             Err(()) => {
                 event!(ERROR, "panicked", ?attempt, "the operation panicked");

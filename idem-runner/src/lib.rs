@@ -55,6 +55,7 @@ mod policy;
 mod renew;
 mod request;
 mod resolve;
+mod seal;
 mod settle;
 mod sweep;
 mod wait;
@@ -68,3 +69,6 @@ pub use outcome::{Answered, Outcome, Reply, Settled};
 pub use policy::{OnConflict, OnUnavailable, Settle, SettlePolicy, Sweep};
 pub use request::Request;
 pub use resolve::{Resolution, Resolved};
+#[cfg(feature = "seal")]
+pub use seal::{InvalidSealKey, SealKey, SealKeys};
+pub use seal::{Seal, SealError, Sealed};

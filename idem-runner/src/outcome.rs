@@ -6,13 +6,23 @@ use idem_core::{Differences, Response, StoreError, Timestamp};
 
 /// What an operation gives: whatever its adapter wants to send, and what is recorded of it.
 pub trait Reply {
-    /// What is recorded. Its status decides [how the attempt settles](crate::SettlePolicy).
+    /// What is recorded.
     fn response(&self) -> Response;
+
+    /// The status by which the attempt [settles](crate::SettlePolicy): that of the recorded response, unless the protocol
+    /// tells outcomes apart by other means, as gRPC does.
+    fn settles_as(&self) -> u16 {
+        self.response().status()
+    }
 }
 
 impl Reply for Response {
     fn response(&self) -> Response {
         self.clone()
+    }
+
+    fn settles_as(&self) -> u16 {
+        self.status()
     }
 }
 

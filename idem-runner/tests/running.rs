@@ -10,7 +10,7 @@ use std::sync::{
 };
 
 use idem_core::{Origin, Response, Scope, State};
-use idem_runner::{Answered, Claimed, Outcome, Request, SettlePolicy};
+use idem_runner::{Answered, Claimed, Outcome, Reply, Request, SettlePolicy};
 use support::{Ended, answering, fingerprint, request, request_of, world, world_with};
 use tokio::sync::{Barrier, Notify};
 
@@ -150,6 +150,38 @@ async fn a_passing_failure_is_sent_and_not_kept() {
         let second: Ended = world.idempotency.run(request("k"), answering(201)).await;
         assert!(matches!(second, Outcome::Ran { reply, .. } if reply.status() == 201));
         assert_eq!(world.record("k").await.unwrap().number, 2);
+    }
+}
+
+/// What a protocol gives whose transport says 200 to everything.
+#[derive(Debug)]
+struct Told(u16);
+
+impl Reply for Told {
+    fn response(&self) -> Response {
+        Response::new(200).with_trailer("outcome", self.0.to_string())
+    }
+
+    fn settles_as(&self) -> u16 {
+        self.0
+    }
+}
+
+// case 100
+#[tokio::test]
+async fn an_attempt_settles_by_the_status_that_its_reply_names_whatever_is_recorded() {
+    for (status, next) in [(503, "release"), (400, "forget"), (409, "replay")] {
+        let world = world();
+        let first = world.idempotency.run(request("k"), async move |_| Ok::<_, &'static str>(Told(status))).await;
+        assert!(matches!(first, Outcome::Ran { stored: true, .. }), "{first:?}");
+        let second: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        let came = match second {
+            Outcome::Replay { response, .. } if response.status() == 200 => "replay",
+            Outcome::Ran { .. } if world.record("k").await.unwrap().repeat => "release",
+            Outcome::Ran { .. } => "forget",
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(came, next);
     }
 }
 

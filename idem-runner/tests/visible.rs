@@ -18,7 +18,7 @@ use metrics_util::{
     MetricKind,
     debugging::{DebugValue, DebuggingRecorder},
 };
-use support::{Ended, Fault, LEASE, answering, request, request_of, world, world_with};
+use support::{Ended, Fault, Keyless, LEASE, answering, request, request_of, world, world_with};
 use tokio::sync::Notify;
 use tracing_subscriber::{Layer, layer::Context, layer::SubscriberExt};
 
@@ -113,6 +113,10 @@ async fn everything() {
     world.store.plan("read", Fault::Refused(StoreErrorKind::Corrupt), 1);
     let _ = runner.run(request("n"), uncommitted).await;
     let _: Ended = runner.run(request("o"), answering(400)).await;
+
+    // A transaction's response that can't be sealed.
+    let keyless = world.another(|builder| builder.seal(Arc::new(Keyless)));
+    let _ = keyless.run(request("q"), uncommitted).await;
 
     // Hold, refusal, and a claim that is lost before its operation begins.
     let world = world_with(|builder| builder.on_lapse(OnLapse::Hold).lapse_limit(NonZeroU32::new(3)));

@@ -37,6 +37,7 @@
 //! | `tower` | `idem::tower` |
 //! | `axum` | `tower`, with the extractor for axum's handlers |
 //! | `metrics` | nothing to call: counters and times go to the recorder of the `metrics` facade, as `docs/observability.md` lists |
+//! | `seal` | `SealKeys`, which encrypts what is stored of answers |
 
 mod open;
 mod retention;
@@ -67,8 +68,10 @@ pub use idem_postgres as postgres;
 pub use idem_redis as redis;
 pub use idem_runner::{
     Answered, Attempt, Builder, Claimed, ConfigError, Counters, Idempotency, OnConflict, OnUnavailable, Outcome, Reply,
-    Request, Resolution, Resolved, Running, Settle, SettlePolicy, Settled, StepError, Sweep,
+    Request, Resolution, Resolved, Running, Seal, SealError, Sealed, Settle, SettlePolicy, Settled, StepError, Sweep,
 };
+#[cfg(feature = "seal")]
+pub use idem_runner::{InvalidSealKey, SealKey, SealKeys};
 #[cfg(feature = "sqlite")]
 pub use idem_sqlite as sqlite;
 #[cfg(feature = "tower")]
