@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use idem_core::{DEFAULT_LEASE, OnLapse, Retention, Store};
 
-use crate::{Idempotency, OnConflict, OnUnavailable, Seal, SettlePolicy, Sweep};
+use crate::{Idempotency, OnConflict, OnUnavailable, Seal, SettlePolicy, Sweep, event::event};
 
 const DEFAULT_MAX_RUN: Duration = Duration::from_secs(15 * 60);
 const DEFAULT_COMPLETION_LIMIT: Duration = Duration::from_secs(15 * 60);
@@ -226,6 +226,13 @@ impl Builder {
             },
         };
         settings.check()?;
+        if settings.sweep == Sweep::Off {
+            event!(
+                INFO,
+                "sweep_off",
+                "expired records are not removed from here; something else has to, unless the store does"
+            );
+        }
         Ok(Idempotency::new(self.store, self.seal, settings))
     }
 }
