@@ -99,7 +99,11 @@ impl Builder {
     }
 
     /// How long an attempt may stay silent before another may take over: the time for which a crash locks its key. The
-    /// runner renews it while the operation runs. 30 seconds by default.
+    /// runner renews it while the operation runs, three times in a lease. 30 seconds by default.
+    ///
+    /// An operation that blocks its thread is renewed from another one of its runtime. Where it blocks all of them, nothing
+    /// is renewed: after a lease another process may take over, the operation's outcome is then
+    /// [`Outcome::Superseded`](crate::Outcome::Superseded), and the loss is counted. Use `spawn_blocking`.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
