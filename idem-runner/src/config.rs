@@ -25,6 +25,7 @@ pub struct Builder {
     on_lapse: OnLapse,
     lapse_limit: Option<NonZeroU32>,
     settle: SettlePolicy,
+    max_response: Option<usize>,
     on_conflict: OnConflict,
     max_waiters: usize,
     on_unavailable: OnUnavailable,
@@ -43,6 +44,7 @@ pub(crate) struct Settings {
     pub(crate) on_lapse: OnLapse,
     pub(crate) lapse_limit: Option<NonZeroU32>,
     pub(crate) settle: SettlePolicy,
+    pub(crate) max_response: Option<usize>,
     pub(crate) on_conflict: OnConflict,
     pub(crate) max_waiters: usize,
     pub(crate) on_unavailable: OnUnavailable,
@@ -85,6 +87,7 @@ impl Builder {
             on_lapse: OnLapse::default(),
             lapse_limit: None,
             settle: SettlePolicy::default(),
+            max_response: None,
             on_conflict: OnConflict::default(),
             max_waiters: DEFAULT_MAX_WAITERS,
             on_unavailable: OnUnavailable::default(),
@@ -131,6 +134,15 @@ impl Builder {
     /// Which outcomes are final.
     pub fn settle(mut self, policy: SettlePolicy) -> Self {
         self.settle = policy;
+        self
+    }
+
+    /// The most bytes of a response's body that are recorded. A larger one goes out whole, and is recorded without its
+    /// body: a retry gets [`Outcome::Replay`](crate::Outcome::Replay) of a response that is
+    /// [not retained](idem_core::Body::NotRetained), and never runs. No limit by default: the HTTP layer has one of its own, and
+    /// what an operation commits in a transaction of its own is its own choice.
+    pub fn max_response(mut self, bytes: usize) -> Self {
+        self.max_response = Some(bytes);
         self
     }
 
@@ -199,6 +211,7 @@ impl Builder {
             on_lapse: self.on_lapse,
             lapse_limit: self.lapse_limit,
             settle: self.settle,
+            max_response: self.max_response,
             on_conflict: match self.on_conflict {
                 OnConflict::Refuse => OnConflict::Refuse,
                 OnConflict::Wait { at_most } => OnConflict::Wait { at_most: at_most.min(FOR_EVER) },

@@ -71,6 +71,8 @@ counters! {
     reused,
     /// Requests that were refused because the outcome of an earlier attempt is unknown.
     unknown,
+    /// Records of unknown outcome that someone resolved.
+    resolved,
     /// Attempts that lost their key while they ran, or before they could begin.
     superseded,
     /// Leases that were renewed while their operations ran.
@@ -84,6 +86,8 @@ counters! {
     overran,
     /// Attempts that ended with a recorded response.
     completed,
+    /// Of these, the ones whose body was not kept: too large, or a secret.
+    not_retained,
     /// Attempts that ended without one: released, forgotten or held.
     released,
     /// Calls of the store that failed.

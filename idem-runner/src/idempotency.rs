@@ -3,7 +3,9 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use idem_core::{Claim, Fenced, Grant, OnLapse, Origin, Response, Retention, Store, StoreError, StoreErrorKind};
+use idem_core::{
+    Body, Claim, Fenced, Grant, NotRetained, OnLapse, Origin, Response, Retention, Store, StoreError, StoreErrorKind,
+};
 use tokio::{
     runtime::Handle,
     time::{self, Instant},
@@ -30,7 +32,7 @@ const SPAN: &str = "idem.request";
 
 /// Runs operations under idempotency keys. Built once for a store; a handle, cheap to clone.
 #[derive(Clone)]
-pub struct Idempotency(Arc<Inner>);
+pub struct Idempotency(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
@@ -94,7 +96,7 @@ impl Idempotency {
         F: FnOnce(Attempt) -> O + Send + 'static,
         O: Future<Output = Result<T, E>> + Send + 'static,
     {
-        let runtime = match self.0.runtime() {
+        let runtime = match self.0.runtime("claim") {
             Ok(runtime) => runtime,
             Err(error) => return Outcome::Store(error),
         };
@@ -120,7 +122,7 @@ impl Idempotency {
     ///
     /// A claim whose future is dropped is given back as soon as it is known.
     pub async fn claim(&self, request: Request) -> Claimed {
-        let runtime = match self.0.runtime() {
+        let runtime = match self.0.runtime("claim") {
             Ok(runtime) => runtime,
             Err(error) => return Claimed::Answered(Answered::Store(error)),
         };
@@ -268,7 +270,7 @@ impl Inner {
     ) -> Outcome<T, E> {
         let ending = match &ended {
             Ok(Ok(reply)) => match self.settings.settle.of(reply.settles_as()) {
-                Settle::Complete => Ending::Complete(reply.response()),
+                Settle::Complete => Ending::Complete(self.retained(&attempt, reply.response())),
                 Settle::Release => self.passing(),
                 Settle::Forget => Ending::Forget,
             },
@@ -338,6 +340,25 @@ impl Inner {
         }
     }
 
+    /// What is recorded of a response: all of it, unless it is a secret or too large. What is in a transaction of the
+    /// operation's own is recorded as it is.
+    pub(crate) fn retained(&self, attempt: &Attempt, response: Response) -> Response {
+        if attempt.is_committing(&response) {
+            return response;
+        }
+        let is_too_large = |size: usize| self.settings.max_response.is_some_and(|limit| size > limit);
+        match response.body() {
+            Body::NotRetained(_) => response,
+            _ if attempt.is_secret() => {
+                Response::new(response.status()).with_kept(Body::NotRetained(NotRetained::Secret))
+            }
+            Body::Kept(bytes) | Body::Sealed { bytes, .. } if is_too_large(bytes.len()) => {
+                response.with_kept(Body::NotRetained(NotRetained::TooLarge))
+            }
+            _ => response,
+        }
+    }
+
     /// How an attempt ends that did not come to a final outcome.
     pub(crate) fn passing(&self) -> Ending {
         match self.settings.on_lapse {
@@ -372,10 +393,10 @@ impl Inner {
         matches!(self.settings.on_conflict, OnConflict::Wait { .. }).then(|| self.closing.child_token())
     }
 
-    fn runtime(&self) -> Result<Handle, StoreError> {
+    pub(crate) fn runtime(&self, operation: &'static str) -> Result<Handle, StoreError> {
         Handle::try_current().map_err(|error| {
             let message = "it was called outside a Tokio runtime; run it inside one";
-            StoreError::new(StoreErrorKind::Configuration, self.store.backend(), "claim", message).with_source(error)
+            StoreError::new(StoreErrorKind::Configuration, self.store.backend(), operation, message).with_source(error)
         })
     }
 }

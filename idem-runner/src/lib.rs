@@ -54,6 +54,7 @@ mod outcome;
 mod policy;
 mod renew;
 mod request;
+mod resolve;
 mod seal;
 mod settle;
 mod sweep;
@@ -67,6 +68,7 @@ pub use manual::{Claimed, Running};
 pub use outcome::{Answered, Outcome, Reply, Settled};
 pub use policy::{OnConflict, OnUnavailable, Settle, SettlePolicy, Sweep};
 pub use request::Request;
+pub use resolve::{Resolution, Resolved};
 #[cfg(feature = "seal")]
 pub use seal::{InvalidSealKey, SealKey, SealKeys};
 pub use seal::{Seal, SealError, Sealed};

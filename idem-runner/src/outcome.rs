@@ -50,7 +50,8 @@ pub enum Outcome<T, E> {
     Failed(E),
     /// The operation panicked. The key is released (held, under hold).
     Panicked,
-    /// The operation was done before: send this. Nothing ran.
+    /// The operation was done before: send this. Nothing ran. If its body was
+    /// [not retained](idem_core::Body::NotRetained), say so instead: the key is spent, and the answer can't be given again.
     Replay {
         /// The recorded response.
         response: Response,
@@ -80,7 +81,8 @@ pub enum Outcome<T, E> {
 /// Why a request gets an answer instead of an attempt. Nothing ran.
 #[derive(Debug)]
 pub enum Answered {
-    /// The operation was done before: send this.
+    /// The operation was done before: send this. If its body was [not retained](idem_core::Body::NotRetained), say so
+    /// instead: the key is spent, and the answer can't be given again.
     Replay {
         /// The recorded response.
         response: Response,

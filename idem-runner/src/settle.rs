@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use idem_core::{Answer, Claim, Fenced, Owner, Response, State, StoreError, StoreErrorKind};
+use idem_core::{Answer, Body, Claim, Fenced, Owner, Response, State, StoreError, StoreErrorKind};
 use tokio::time::{self, Instant};
 use tracing::Instrument;
 
@@ -145,6 +145,9 @@ impl Inner {
 
     pub(crate) fn note_completed(&self, response: &Response, how: &'static str, left: Duration) {
         self.counting.completed.one();
+        if matches!(response.body(), Body::NotRetained(_)) {
+            self.counting.not_retained.one();
+        }
         meter::seconds(LEASE_LEFT_SECONDS, &[("backend", self.counting.backend())], left);
         event!(DEBUG, "completed", how, status = response.status(), "the response is recorded");
     }

@@ -258,15 +258,17 @@ async fn the_downstream_key_is_the_same_in_every_attempt_and_differs_by_step_sco
     for _ in 0..2 {
         let keys = keys.clone();
         let operation = move |attempt: idem_runner::Attempt| async move {
-            keys.lock().unwrap().push(attempt.downstream_key("charge"));
+            keys.lock().unwrap().push((attempt.downstream_key("charge"), attempt.downstream_uuid("charge")));
             Err::<Response, _>("again")
         };
         let _ = world.idempotency.run(request("k"), operation).await;
     }
     let keys = keys.lock().unwrap();
     assert_eq!(keys[0], keys[1]);
-    assert!(keys[0].is_ascii() && keys[0].len() <= 255);
+    let (first, uuid) = &keys[0];
+    assert!(first.is_ascii() && first.len() <= 255 && uuid.len() == 36);
     let other = idem_runner::Attempt::for_test(support::scope(), idem_core::Key::new("l").unwrap());
-    assert_ne!(other.downstream_key("charge"), keys[0]);
+    assert_ne!(&other.downstream_key("charge"), first);
+    assert_ne!(&other.downstream_uuid("charge"), uuid);
     assert_ne!(other.downstream_key("charge"), other.downstream_key("mail"));
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use idem_core::{OnLapse, Response, Retention, StoreErrorKind};
-use idem_runner::{Claimed, Counters, OnConflict, OnUnavailable, Outcome, Settled, Sweep};
+use idem_runner::{Claimed, OnConflict, OnUnavailable, Outcome, Resolution, Resolved, Settled, Sweep};
 use metrics_util::{
     MetricKind,
     debugging::{DebugValue, DebuggingRecorder},
@@ -37,10 +37,8 @@ fn table(heading: &str, first_column: &str) -> Vec<Vec<String>> {
     rows.map(cells).collect()
 }
 
-/// Does everything that there is to see, and gives the counters of every runner that did it.
-async fn everything() -> Vec<Counters> {
-    let mut seen = Vec::new();
-
+/// Does everything that there is to see.
+async fn everything() {
     // Claims and their answers, waiting, and the ways to settle.
     let world = world_with(|builder| {
         builder
@@ -84,7 +82,6 @@ async fn everything() -> Vec<Counters> {
         runner.shutdown(SECOND).await
     });
     let _: Ended = runner.run(request("p"), answering(201)).await;
-    seen.push(runner.counters());
 
     // A store in trouble.
     let world = world_with(|builder| {
@@ -116,17 +113,24 @@ async fn everything() -> Vec<Counters> {
     world.store.plan("read", Fault::Refused(StoreErrorKind::Corrupt), 1);
     let _ = runner.run(request("n"), uncommitted).await;
     let _: Ended = runner.run(request("o"), answering(400)).await;
-    seen.push(runner.counters());
 
     // A transaction's response that can't be sealed.
     let keyless = world.another(|builder| builder.seal(Arc::new(Keyless)));
     let _ = keyless.run(request("q"), uncommitted).await;
-    seen.push(keyless.counters());
 
     // Hold, refusal, and a claim that is lost before its operation begins.
     let world = world_with(|builder| builder.on_lapse(OnLapse::Hold).lapse_limit(NonZeroU32::new(3)));
     let runner = &world.idempotency;
     let _: Ended = runner.run(request("k"), |_| async { Err("broken") }).await;
+    let seen = world.record("k").await.unwrap().attempt();
+    let done = Resolution::Done(Response::new(201));
+    let resolved = runner.resolve(support::scope(), idem_core::Key::new("k").unwrap(), seen, done).await;
+    assert_eq!(resolved.unwrap(), Resolved::Done(Response::new(201)));
+    let secret = |attempt: idem_runner::Attempt| async move {
+        attempt.do_not_retain();
+        Ok(Response::new(201))
+    };
+    let _: Ended = runner.run(request("n"), secret).await;
     world.store.plan("claim", UNAVAILABLE, usize::MAX);
     let _: Ended = runner.run(request("l"), answering(201)).await;
     world.store.heal();
@@ -143,8 +147,6 @@ async fn everything() -> Vec<Counters> {
     let rival_of_hold = world.another(|builder| builder.on_lapse(OnLapse::Hold));
     drop(rival_of_hold.claim(request("m")).await);
     let _: Ended = late.await.unwrap();
-    seen.push(runner.counters());
-    seen
 }
 
 /// One at a time: `tracing` remembers for the whole process whether anybody listens to an event, and asks only the thread
