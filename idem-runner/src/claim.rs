@@ -10,8 +10,8 @@ use crate::{
     Answered, OnConflict, OnUnavailable, Request, event::event, idempotency::Inner, settle::Backoff, wait::Waited,
 };
 
-/// How long to wait before asking again where the store can't say whom to wait for.
-const POLL: Duration = Duration::from_millis(50);
+/// How long to wait at most before asking again where the store can't say whom to wait for: sooner at first.
+const POLL: Duration = Duration::from_millis(500);
 
 /// How long to wait for an owner that is finishing, whose lease the store could not see, before claiming again.
 const FINISHING: Duration = Duration::from_secs(1);
@@ -112,7 +112,7 @@ impl Inner {
     ) {
         let pause = |pause: Duration| time::sleep_until(give_up.min(Instant::now() + pause));
         let Some(attempt) = seen else {
-            return pause(left.unwrap_or(POLL)).await;
+            return pause(left.unwrap_or_else(|| backoff.pause().min(POLL))).await;
         };
         // A lapse ends no wait of the store's, so none is longer than the lease; one that was renewed goes on.
         let mut left = left.unwrap_or(FINISHING);

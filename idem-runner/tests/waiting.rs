@@ -234,6 +234,27 @@ async fn those_who_stay_are_answered_when_the_one_that_came_first_leaves() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn those_who_can_not_see_whom_they_wait_for_ask_less_and_less_often() {
+    let world = waiting_world();
+    world.store.plan("busy", Fault::Busy, usize::MAX);
+    let idempotency = world.idempotency.clone();
+    let waiting = tokio::spawn(async move { idempotency.run(request("k"), answering(201)).await });
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let soon = world.store.calls("busy");
+    assert!((4..=8).contains(&soon), "quick at first: {soon}");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let later = world.store.calls("busy") - soon;
+    assert!((15..=25).contains(&later), "and patient then: {later}");
+    world.store.heal();
+    assert!(matches!(waiting.await.unwrap(), Outcome::Ran { stored: true, .. }));
+
+    // Where none is to wait, that is a conflict like any other.
+    world.store.plan("busy", Fault::Busy, usize::MAX);
+    let refused: Ended = world.another(|builder| builder).run(request("l"), answering(201)).await;
+    assert!(matches!(refused, Outcome::Conflict { retry_after } if retry_after == Duration::from_secs(1)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn over_the_limit_of_waiters_a_request_is_refused_at_once_and_counted() {
     let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: MINUTE }).max_waiters(2));
     let runs = Arc::default();
