@@ -290,6 +290,19 @@ async fn a_secret_goes_out_once_is_not_in_the_record_and_its_retry_is_told_so() 
 
 // case 036
 #[tokio::test]
+async fn a_handler_can_say_through_its_attempt_too_that_its_answer_must_not_be_kept() {
+    let setup = Setup::new();
+    let app = setup.app(on_post(async |Extension(attempt): Extension<idem_runner::Attempt>| {
+        attempt.do_not_retain();
+        (StatusCode::CREATED, "s3cr3t")
+    }));
+    assert_eq!(app.send(post("k", "{}")).await.text(), "s3cr3t");
+    app.send(post("k", "{}")).await.problem("response-not-retained");
+    assert!(!setup.record("k").await.encode().windows(6).any(|window| window == b"s3cr3t"));
+}
+
+// case 036
+#[tokio::test]
 async fn what_the_hook_leaves_out_goes_out_once_and_is_neither_stored_nor_replayed() {
     let setup = Setup::new();
     let layer = setup.layer().redact(|parts, recorded| {
