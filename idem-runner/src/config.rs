@@ -8,6 +8,7 @@ use crate::{Idempotency, OnConflict, OnUnavailable, Seal, SettlePolicy, Sweep, e
 
 const DEFAULT_MAX_RUN: Duration = Duration::from_secs(15 * 60);
 const DEFAULT_COMPLETION_LIMIT: Duration = Duration::from_secs(15 * 60);
+const DEFAULT_COMPLETION_PATIENCE: Duration = Duration::from_secs(1);
 const DEFAULT_MAX_WAITERS: usize = 1024;
 const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -30,6 +31,7 @@ pub struct Builder {
     max_waiters: usize,
     on_unavailable: OnUnavailable,
     store_timeout: Duration,
+    completion_patience: Option<Duration>,
     completion_limit: Option<Duration>,
     sweep: Sweep,
     seal: Option<Arc<dyn Seal>>,
@@ -49,6 +51,7 @@ pub(crate) struct Settings {
     pub(crate) max_waiters: usize,
     pub(crate) on_unavailable: OnUnavailable,
     pub(crate) store_timeout: Duration,
+    pub(crate) completion_patience: Duration,
     pub(crate) completion_limit: Duration,
     pub(crate) sweep: Sweep,
 }
@@ -92,6 +95,7 @@ impl Builder {
             max_waiters: DEFAULT_MAX_WAITERS,
             on_unavailable: OnUnavailable::default(),
             store_timeout: DEFAULT_STORE_TIMEOUT,
+            completion_patience: None,
             completion_limit: None,
             sweep: Sweep::default(),
             seal: None,
@@ -175,6 +179,14 @@ impl Builder {
         self
     }
 
+    /// How long a client waits for its response to be stored. After that it gets its answer all the same, which says that
+    /// it is [not stored](crate::Outcome::Ran), and storing it goes on in the background. 1 second by default, or
+    /// `store_timeout` if that is shorter; with 0 nobody waits.
+    pub fn completion_patience(mut self, patience: Duration) -> Self {
+        self.completion_patience = Some(patience);
+        self
+    }
+
     /// How long a response that could not be stored is tried again, past the lapse too. 15 minutes by default, or the
     /// retention if that is shorter.
     pub fn completion_limit(mut self, limit: Duration) -> Self {
@@ -223,6 +235,10 @@ impl Builder {
             max_waiters: self.max_waiters,
             on_unavailable: self.on_unavailable,
             store_timeout: self.store_timeout.min(FOR_EVER),
+            completion_patience: self
+                .completion_patience
+                .unwrap_or(DEFAULT_COMPLETION_PATIENCE.min(self.store_timeout))
+                .min(FOR_EVER),
             completion_limit: self.completion_limit.unwrap_or(DEFAULT_COMPLETION_LIMIT.min(retention)).min(FOR_EVER),
             sweep: match self.sweep {
                 Sweep::Every(interval) => Sweep::Every(interval.min(FOR_EVER)),
