@@ -360,6 +360,21 @@ async fn a_lease_that_was_renewed_only_after_it_had_lapsed_is_counted() {
 }
 
 // case 019
+#[tokio::test]
+async fn a_handler_that_blocks_the_only_thread_for_two_leases_is_counted_although_nobody_took_over() {
+    let lease = Duration::from_millis(200);
+    let world = world_with(|builder| builder.lease(lease).max_run(Duration::from_secs(600)));
+    let counting = world.idempotency.clone();
+    let operation = move |_| async move {
+        std::thread::sleep(lease * 2); // as a handler does that should not
+        eventually("it is renewed, late", || async { counting.counters().renewed_late == 1 }).await;
+        Ok::<_, &'static str>(Response::new(201))
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+}
+
+// case 019
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_handler_that_blocks_its_thread_is_renewed_from_another() {
     let world = world_with(|builder| builder.lease(Duration::from_millis(600)).max_run(Duration::from_secs(60)));
