@@ -367,7 +367,7 @@ async fn a_handler_that_blocks_the_only_thread_for_two_leases_is_counted_althoug
     let counting = world.idempotency.clone();
     let operation = move |_| async move {
         std::thread::sleep(lease * 2); // as a handler does that should not
-        eventually("it is renewed, late", || async { counting.counters().renewed_late == 1 }).await;
+        eventually("it is renewed, late", || async { counting.counters().renewed_late >= 1 }).await;
         Ok::<_, &'static str>(Response::new(201))
     };
     let outcome = world.idempotency.run(request("k"), operation).await;
