@@ -10,8 +10,8 @@ use crate::{
     Answered, OnConflict, OnUnavailable, Request, event::event, idempotency::Inner, settle::Backoff, wait::Waited,
 };
 
-/// How long to wait before asking again where the store can't say whom to wait for.
-const POLL: Duration = Duration::from_millis(50);
+/// How long to wait at most before asking again where the store can't say whom to wait for: sooner at first.
+const POLL: Duration = Duration::from_millis(500);
 
 /// How long to wait for an owner that is finishing, whose lease the store could not see, before claiming again.
 const FINISHING: Duration = Duration::from_secs(1);
@@ -35,42 +35,13 @@ impl Inner {
                 Ok(answer) => answer,
                 Err(error) => return self.unavailable(claim, error),
             };
+            self.note(&answer);
             let (left, seen) = match answer {
-                Answer::Claimed(grant) => {
-                    self.counting.claimed.one();
-                    event!(DEBUG, "claimed", number = grant.number(), "claimed");
-                    return Ok(Some(grant));
-                }
-                Answer::TakenOver(grant) => {
-                    self.counting.claimed.one();
-                    self.counting.taken_over.one();
-                    event!(
-                        WARN,
-                        "taken_over",
-                        number = grant.number(),
-                        "took over from an attempt that ended silently"
-                    );
-                    return Ok(Some(grant));
-                }
-                Answer::Replay { response, stored_at } => {
-                    self.counting.replayed.one();
-                    event!(DEBUG, "replayed", status = response.status(), "answered with the recorded response");
-                    return Err(Answered::Replay { response, stored_at });
-                }
-                Answer::Reuse { differences } => {
-                    self.counting.reused.one();
-                    event!(INFO, "reused", %differences, "the key was used for another request");
-                    return Err(Answered::Reuse { differences });
-                }
-                Answer::Unknown => {
-                    self.counting.unknown.one();
-                    event!(WARN, "unknown", "the outcome of an earlier attempt is unknown until someone resolves it");
-                    return Err(Answered::Unknown);
-                }
-                Answer::Superseded => {
-                    self.counting.superseded.one();
-                    return Err(Answered::Superseded);
-                }
+                Answer::Claimed(grant) | Answer::TakenOver(grant) => return Ok(Some(grant)),
+                Answer::Replay { response, stored_at } => return Err(Answered::Replay { response, stored_at }),
+                Answer::Reuse { differences } => return Err(Answered::Reuse { differences }),
+                Answer::Unknown => return Err(Answered::Unknown),
+                Answer::Superseded => return Err(Answered::Superseded),
                 Answer::Conflict { left, seen } => (left, seen),
             };
             let conflict = || {
@@ -101,6 +72,35 @@ impl Inner {
         }
     }
 
+    /// Counts an answer, and says it. A conflict is none yet: the request may wait.
+    fn note(&self, answer: &Answer) {
+        match answer {
+            Answer::Claimed(grant) => {
+                self.counting.claimed.one();
+                event!(DEBUG, "claimed", number = grant.number(), "claimed");
+            }
+            Answer::TakenOver(grant) => {
+                self.counting.claimed.one();
+                self.counting.taken_over.one();
+                event!(WARN, "taken_over", number = grant.number(), "took over from an attempt that ended silently");
+            }
+            Answer::Replay { response, .. } => {
+                self.counting.replayed.one();
+                event!(DEBUG, "replayed", status = response.status(), "answered with the recorded response");
+            }
+            Answer::Reuse { differences } => {
+                self.counting.reused.one();
+                event!(INFO, "reused", %differences, "the key was used for another request");
+            }
+            Answer::Unknown => {
+                self.counting.unknown.one();
+                event!(WARN, "unknown", "the outcome of an earlier attempt is unknown until someone resolves it");
+            }
+            Answer::Superseded => self.counting.superseded.one(),
+            Answer::Conflict { .. } => {}
+        }
+    }
+
     /// Waits until another claim may be answered otherwise, or until `give_up`.
     async fn until_claiming_may_help(
         &self,
@@ -112,7 +112,7 @@ impl Inner {
     ) {
         let pause = |pause: Duration| time::sleep_until(give_up.min(Instant::now() + pause));
         let Some(attempt) = seen else {
-            return pause(left.unwrap_or(POLL)).await;
+            return pause(left.unwrap_or_else(|| backoff.pause().min(POLL))).await;
         };
         // A lapse ends no wait of the store's, so none is longer than the lease; one that was renewed goes on.
         let mut left = left.unwrap_or(FINISHING);

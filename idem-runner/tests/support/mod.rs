@@ -34,6 +34,8 @@ pub(crate) enum Fault {
     Delayed(Duration),
     /// It panics, and nothing was done.
     Panics,
+    /// For the operation `busy`, which is a claim that finds an owner who is finishing, and can't see who that is.
+    Busy,
     /// It is done, but its future has to be polled this many times before and after it.
     Slowly(usize),
 }
@@ -79,7 +81,7 @@ impl Faulty {
                 Err(StoreError::new(StoreErrorKind::Unavailable, "faulty", operation, "the reply was lost as planned"))
             }
             Some(Fault::Hangs) => std::future::pending().await,
-            Some(Fault::Panics) => panic!("as planned"),
+            Some(Fault::Panics | Fault::Busy) => panic!("as planned"),
             Some(Fault::Delayed(by)) => {
                 tokio::time::sleep(by).await;
                 call.await
@@ -107,6 +109,9 @@ impl Store for Faulty {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
+        if self.next("busy").is_some() {
+            return Ok(ClaimRow::Busy { seen: None });
+        }
         self.through("claim", self.inner.claim(claim)).await
     }
 

@@ -14,6 +14,7 @@ mod sealing;
 mod settling;
 mod steps;
 mod stopping;
+mod storms;
 mod transactions;
 mod waiting;
 
@@ -56,6 +57,8 @@ macro_rules! on {
             steps::a_step_whose_reply_is_lost_is_kept_once,
             steps::a_takeover_resumes_behind_the_steps_that_were_done,
             stopping::a_shutdown_finishes_what_is_claimed_and_leaves_the_rest_to_its_lease,
+            storms::under_hold_nothing_runs_twice_whatever_is_lost_and_lapses,
+            storms::whatever_is_lost_and_whoever_is_overtaken_all_clients_of_a_key_get_one_answer,
             waiting::a_caller_that_leaves_while_it_waits_touches_nothing,
             waiting::a_key_that_is_given_back_is_run_by_one_of_those_who_wait,
             waiting::many_who_wait_for_one_key_cost_one_subscription_and_get_the_replay,
