@@ -1,11 +1,17 @@
 //! Concurrency: many tasks on several handles, started together, and one outcome for each key.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
-use idem_core::{Answer, Checkpoint, Checkpointed, Claim, Fenced, Grant, Response, Retention, Store, StoreError};
+use idem_core::{
+    Answer, Checkpoint, Checkpointed, Claim, ClaimRow, Fenced, Grant, OnLapse, Response, Retention, Scope, Store,
+    StoreError, machine,
+};
 use tokio::{
     sync::Barrier,
     task::{JoinError, JoinSet},
@@ -13,6 +19,7 @@ use tokio::{
 
 use crate::{
     Harness,
+    agreement::differences,
     expect::{claimed, ok, present, written},
     world::{World, fingerprint, key, scope},
 };
@@ -23,6 +30,8 @@ const TASKS: usize = 32;
 const HANDLES: usize = 4;
 /// How many keys they race for, one after the other.
 const ROUNDS: usize = 100;
+/// How many rounds do where every record is read afterwards.
+const FEW_ROUNDS: usize = 10;
 
 /// Of many claims of one unused key exactly one is Claimed, whichever handles they come through, and the others are
 /// Conflict. The stored token is the winner's.
@@ -367,6 +376,51 @@ pub async fn claims_of_different_keys_at_once_are_all_claimed(harness: &Harness)
         );
     }
     race.assert_collided();
+}
+
+/// Claims of different keys that arrive together, each with a request, a lease, a retention and an on-lapse rule of its
+/// own, are each kept with their own, and given the row that is kept.
+pub async fn claims_that_arrive_together_are_each_kept_as_their_own(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    for round in 0..FEW_ROUNDS {
+        let claims: Vec<Claim> = (0..TASKS).map(|task| unlike_the_others(&world, &tenant, round, task)).collect();
+        let rows = race.run(|task| {
+            let claim = claims[task].clone();
+            move |store: Arc<dyn Store>| async move { store.claim(&claim).await }
+        });
+        for (claim, row) in claims.iter().zip(rows.await) {
+            let ClaimRow::Written(row) = ok(row) else {
+                panic!(
+                    "A claim of an unused key must give the row that it wrote, whatever other keys are claimed meanwhile"
+                )
+            };
+            let stored = present(world.store().read(&tenant, claim.key()).await, "A claimed record must be there");
+            let decision = machine::claim(None, claim, stored.claimed).expect("a claim of an unused key is no reuse");
+            let expected = decision.write.expect("a claim of an unused key is written");
+            assert_eq!(
+                stored,
+                expected,
+                "A claim must be kept as its own, whatever arrives with it: {}",
+                differences(&expected, &stored)
+            );
+            assert_eq!(row, stored, "The row that a claim gives must be stored: {}", differences(&row, &stored));
+        }
+    }
+    race.assert_collided();
+}
+
+fn unlike_the_others(world: &World<'_>, tenant: &Scope, round: usize, task: usize) -> Claim {
+    let seconds = |number: usize| Duration::from_secs(u64::try_from(number).unwrap_or(u64::MAX));
+    let token = world.token();
+    let lease = seconds(100 + task);
+    // Of some the lease ends later than the retention would.
+    let retention = if task % 4 == 3 { seconds(1 + task) } else { seconds(1_000 + 2 * task) };
+    Claim::new(tenant.clone(), key(&format!("k-{round}-{task}")), token, fingerprint(&format!("request {task}")))
+        .with_lease(lease)
+        .with_retention(Retention::new(retention).with_held(retention + seconds(10_000)))
+        .with_on_lapse(if task % 2 == 0 { OnLapse::TakeOver } else { OnLapse::Hold })
 }
 
 /// A takeover, and not a conflict, is what a claim of a lapsed record gets while other keys are busy.

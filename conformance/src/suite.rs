@@ -96,6 +96,7 @@ macro_rules! __for_each_check {
             concurrency::a_completion_that_meets_takeovers_is_stored_or_superseded_and_never_both,
             concurrency::a_key_that_is_claimed_and_released_at_once_has_one_owner_at_a_time_and_no_gap_in_its_numbers,
             concurrency::claims_of_different_keys_at_once_are_all_claimed,
+            concurrency::claims_that_arrive_together_are_each_kept_as_their_own,
             concurrency::takeovers_of_different_keys_at_once_all_succeed,
             agreement::any_sequence_of_operations_is_answered_and_kept_as_the_machine_says,
         }

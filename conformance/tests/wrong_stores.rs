@@ -5,6 +5,7 @@ mod common;
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::Mutex,
     time::Duration,
 };
 
@@ -757,3 +758,18 @@ fn with_body(response: &Response, change: impl Fn(&Bytes) -> Bytes) -> Response 
         _ => response.clone(),
     }
 }
+
+/// Takes claims that arrive together into one statement, and writes the lease of the first of them into all rows.
+#[derive(Default)]
+struct LeasesOfTheFirst(Mutex<Option<(Timestamp, Duration)>>);
+impl Rules for LeasesOfTheFirst {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        let mut group = self.0.lock().unwrap();
+        let (_, lease) = group.filter(|(at, _)| *at == now).unwrap_or((now, claim.lease()));
+        *group = Some((now, lease));
+        right_claim(slot, &claim.clone().with_lease(lease), now)
+    }
+}
+caught!(one_lease_for_a_group_of_claims_is_caught: Reference<LeasesOfTheFirst>,
+    by concurrency::claims_that_arrive_together_are_each_kept_as_their_own,
+    saying "A claim must be kept as its own, whatever arrives with it: lease_end");
