@@ -203,6 +203,7 @@
 //! [`agreement`] plays random sequences. A failure tells its seed; `IDEM_CONFORMANCE_SEED=…` plays that sequence again, and
 //! `IDEM_CONFORMANCE_STEPS=…` makes sequences longer (400 steps by default).
 #![doc = include_str!("../docs/wrong_stores.md")]
+#![doc = include_str!("../docs/mutations.md")]
 // A check that fails is a panic: that is what this crate is for.
 #![allow(clippy::panic)]
 
