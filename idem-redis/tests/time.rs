@@ -9,7 +9,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use idem_core::{Answer, Checkpoint, Fenced, OnLapse, Resolve, Retention, State, Store};
+use idem_core::{Answer, Checkpoint, Fenced, OnLapse, Record, Resolve, Retention, State, Store};
 use idem_redis::RedisStore;
 use test_servers::{PrivateRedis, RedisSettings, redis};
 use tokio::time::sleep;
@@ -73,10 +73,25 @@ async fn a_lease_is_live_to_its_end_and_over_from_then_on_whatever_began_it() {
     // After a renewal, to less and to more than was left.
     for lease in [LEASE / 2, 2 * LEASE] {
         let owner = own(&store, &claim_of(&format!("renewed {lease:?}")).with_lease(LEASE)).await;
+        sleep(LEASE / 4).await;
         let (renewed, when) = timed(store.renew(&owner, lease)).await;
         assert_eq!(renewed.unwrap(), Fenced::Written(()));
         assert_eq!(word(&ends_after(&other, &format!("renewed {lease:?}"), when, lease).await), "TakenOver");
     }
+
+    // After a renewal past the expiry, which begins another time to live, some time after the claim.
+    let short = claim_of("past the expiry").with_lease(LEASE).with_retention(Retention::new(LEASE));
+    let owner = own(&store, &short).await;
+    sleep(LEASE / 2).await;
+    let (renewed, when) = timed(store.renew(&owner, 2 * LEASE)).await;
+    assert_eq!(renewed.unwrap(), Fenced::Written(()));
+    assert_eq!(word(&ends_after(&other, "past the expiry", when, 2 * LEASE).await), "Claimed");
+
+    // After a checkpoint, which moves nothing.
+    let (owner, when) = timed(own(&store, &claim_of("noted").with_lease(LEASE))).await;
+    sleep(LEASE / 2).await;
+    store.checkpoint(&owner, &Checkpoint::new("step", "done").unwrap()).await.unwrap();
+    assert_eq!(word(&ends_after(&other, "noted", when, LEASE).await), "TakenOver");
 
     // A claim after a release, and one that is repeated under its token.
     let owner = own(&store, &claim_of("released")).await;
@@ -237,6 +252,19 @@ async fn a_record_goes_on_however_far_its_instants_are_behind_what_a_client_take
         complete(&store, &owner).await;
         set_back(&place, &leased, skew);
         assert_eq!(word(&claim(&store, &claim_of(&leased)).await), "Replay", "{name}");
+        // Claimed again under its token: the lease goes on from now, and nothing else is moved.
+        let repeated = format!("{name} repeated");
+        let lease = Duration::from_secs(60);
+        let first = claim_of(&repeated).with_lease(lease);
+        own(&store, &first).await;
+        let kept = record(&store, &repeated).await.unwrap();
+        set_back(&place, &repeated, skew);
+        own(&store, &first).await;
+        let found = store.read(&scope(), &key(&repeated)).await.unwrap().unwrap();
+        let left = found.record.lease_end.since(found.now);
+        assert!(left <= lease && left > lease / 2, "{name}: {left:?}");
+        let stays = |record: &Record| record.expiry.since(record.claimed);
+        assert_eq!(stays(&found.record), stays(&kept), "{name}");
     }
 }
 
