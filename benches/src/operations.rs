@@ -13,6 +13,9 @@ use crate::{
 /// A store, as services hold it.
 pub(crate) type AnyStore = Arc<dyn Store>;
 
+/// A lease that does not lapse while there is measuring.
+const LONG: Duration = Duration::from_secs(6 * 60 * 60);
+
 /// First claims, one for each operation.
 struct Claims {
     store: AnyStore,
@@ -73,7 +76,7 @@ impl Operation for Completions {
 impl Operation for Renewals {
     async fn run(&self, number: usize) -> Result<(), Failure> {
         let owner = &self.owners[number % self.owners.len()];
-        written(self.store.renew(owner, Duration::from_secs(600)).await?)
+        written(self.store.renew(owner, LONG).await?)
     }
 }
 
@@ -99,7 +102,7 @@ pub(crate) fn again<'a>(store: &AnyStore, claims: &Arc<Vec<Claim>>, expected: Ex
     Box::new(move |count| Box::pin(in_flight(tasks, count, Arc::clone(&again))))
 }
 
-/// Renewals of these leases.
+/// Renewals of these leases, by hours.
 pub(crate) fn renewals<'a>(store: &AnyStore, owners: Vec<Owner>, tasks: usize) -> Side<'a> {
     let renewals = Arc::new(Renewals { store: Arc::clone(store), owners: Arc::new(owners) });
     Box::new(move |count| Box::pin(in_flight(tasks, count, Arc::clone(&renewals))))

@@ -1,18 +1,13 @@
 //! Cancellation: a call that is dropped at any point has happened or not, and leaves nothing taken.
 
-use std::{
-    num::NonZeroUsize,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use idem_core::{Checkpoint, Response, Retention, State, Store};
 
 use crate::{
     Harness,
     expect::{claimed, ok, present, replayed, superseded, taken_over, written},
+    faulty::drop_after,
     world::{World, key, scope},
 };
 
@@ -28,7 +23,7 @@ pub async fn a_dropped_claim_has_happened_or_not_and_is_found_by_its_token(harne
     let tenant = scope("tenant");
     for polls in 0..POLLS {
         let claim = world.claim(&tenant, &key(&format!("k-{polls}")));
-        let ended = Limited::new(idem_core::claim(&**world.store(), &claim), polls).await.is_some();
+        let ended = drop_after(polls, idem_core::claim(&**world.store(), &claim)).await.is_some();
         bystander(&world, &*other, &format!("bystander-{polls}")).await;
         if let Some(snapshot) = ok(other.read(&tenant, claim.key()).await) {
             assert_eq!(snapshot.record.token, claim.token(), "A dropped claim must leave its own record or none");
@@ -57,7 +52,7 @@ pub async fn a_dropped_takeover_has_happened_or_not_and_counts_once(harness: &Ha
     world.advance_to(end).await;
     for polls in 0..POLLS {
         let claim = world.claim(&tenant, &key(&format!("k-{polls}")));
-        let ended = Limited::new(idem_core::claim(&**world.store(), &claim), polls).await.is_some();
+        let ended = drop_after(polls, idem_core::claim(&**world.store(), &claim)).await.is_some();
         bystander(&world, &*other, &format!("bystander-{polls}")).await;
         let again = taken_over(world.ask(&claim).await, "A dropped takeover repeated must be TakenOver");
         assert_eq!(again.number(), 2, "A takeover that was dropped and repeated must count once");
@@ -103,7 +98,7 @@ pub async fn a_dropped_write_has_happened_or_not_and_can_be_repeated(harness: &H
                     _ => drop(written(store.resolve(&resolve).await, &rule)),
                 }
             };
-            let ended = Limited::new(call(&**world.store()), polls).await.is_some();
+            let ended = drop_after(polls, call(&**world.store())).await.is_some();
             bystander(&world, &*other, &format!("bystander-{polls}")).await;
             call(&*other).await;
             let record = present(world.store().read(claim.scope(), claim.key()).await, "The record must be there");
@@ -144,7 +139,7 @@ pub async fn a_dropped_look_leaves_nothing_behind(harness: &Harness) {
                     _ => ok(store.check().await),
                 }
             };
-            let ended = Limited::new(call, polls).await.is_some();
+            let ended = drop_after(polls, call).await.is_some();
             bystander(&world, &*other, &format!("bystander-{look}-{polls}")).await;
             if ended {
                 break;
@@ -167,7 +162,7 @@ pub async fn calls_that_are_dropped_disturb_no_other_call(harness: &Harness) {
         let claim = world.claim(&tenant, &key(&format!("k-{number}")));
         tasks.push(tokio::spawn(async move {
             if number % 3 != 0 {
-                Limited::new(idem_core::claim(&*store, &claim), number % 5).await;
+                drop_after(number % 5, idem_core::claim(&*store, &claim)).await;
             }
             let grant = claimed(
                 idem_core::claim(&*store, &claim).await,
@@ -175,7 +170,7 @@ pub async fn calls_that_are_dropped_disturb_no_other_call(harness: &Harness) {
             );
             assert_eq!(grant.number(), 1, "A dropped claim must not count as an attempt of its own");
             if number % 3 != 1 {
-                Limited::new(store.complete(grant.owner(), &response(), Retention::default()), number % 7).await;
+                drop_after(number % 7, store.complete(grant.owner(), &response(), Retention::default())).await;
             }
             let completed = store.complete(grant.owner(), &response(), Retention::default()).await;
             written(completed, "A completion, dropped before or not, must be Written when it is made to the end");
@@ -222,42 +217,4 @@ async fn bystander(world: &World<'_>, other: &dyn Store, name: &str) {
     written(completed, "Beside a dropped call another key must be completed");
     let replay = world.ask(&world.claim(claim.scope(), claim.key())).await;
     replayed(replay, "Beside a dropped call another key must be seen as done through every handle");
-}
-
-/// A future that is polled a number of times and then dropped. It gives none if it was.
-struct Limited<F> {
-    future: Option<Pin<Box<F>>>,
-    polls: usize,
-}
-
-impl<F: Future> Limited<F> {
-    fn new(future: F, polls: usize) -> Self {
-        Self { future: Some(Box::pin(future)), polls }
-    }
-}
-
-impl<F: Future> Future for Limited<F> {
-    type Output = Option<F::Output>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let has_polls = self.polls > 0;
-        let Some(future) = self.future.as_mut().filter(|_| has_polls) else {
-            self.future = None;
-            return Poll::Ready(None);
-        };
-        match future.as_mut().poll(context) {
-            Poll::Ready(output) => {
-                self.future = None;
-                Poll::Ready(Some(output))
-            }
-            Poll::Pending => {
-                self.polls -= 1;
-                if self.polls == 0 {
-                    self.future = None;
-                    return Poll::Ready(None);
-                }
-                Poll::Pending
-            }
-        }
-    }
 }

@@ -511,18 +511,8 @@ struct Race {
 }
 
 impl Race {
-    /// Opens the handles and uses each once, so that none connects or prepares anything during the race.
     async fn new(world: &World<'_>) -> Self {
-        let mut handles = Vec::new();
-        for number in 0..HANDLES {
-            let handle = world.open().await;
-            let claim = world.claim(&scope("warm-up"), &key(&format!("k-{number}")));
-            let grant = claimed(idem_core::claim(&*handle, &claim).await, "A claim of an unused key must be Claimed");
-            let completed = handle.complete(grant.owner(), &Response::new(200), Retention::default()).await;
-            written(completed, "A completion by the owner must be Written");
-            handles.push(handle);
-        }
-        Self { handles, in_flight: Arc::default(), most: Arc::default() }
+        Self { handles: warmed_handles(world, HANDLES).await, in_flight: Arc::default(), most: Arc::default() }
     }
 
     fn rounds(&self) -> std::ops::Range<usize> {
@@ -585,6 +575,20 @@ impl Race {
     }
 }
 
+/// Opens handles and uses each once, so that none connects or prepares anything during a race.
+pub(crate) async fn warmed_handles(world: &World<'_>, count: usize) -> Vec<Arc<dyn Store>> {
+    let mut handles = Vec::new();
+    for number in 0..count {
+        let handle = world.open().await;
+        let claim = world.claim(&scope("warm-up"), &key(&format!("k-{number}")));
+        let grant = claimed(idem_core::claim(&*handle, &claim).await, "A claim of an unused key must be Claimed");
+        let completed = handle.complete(grant.owner(), &Response::new(200), Retention::default()).await;
+        written(completed, "A completion by the owner must be Written");
+        handles.push(handle);
+    }
+    handles
+}
+
 /// Lets the first of a round wait a moment for a second one on another thread, so that calls which never wait for
 /// anything meet too.
 fn meet(started: &AtomicUsize) {
@@ -598,7 +602,7 @@ fn meet(started: &AtomicUsize) {
 }
 
 /// The value of a task that ended; its panic, if it had one.
-fn value<T>(ended: Result<T, JoinError>) -> T {
+pub(crate) fn value<T>(ended: Result<T, JoinError>) -> T {
     match ended {
         Ok(value) => value,
         Err(error) => match error.try_into_panic() {

@@ -8,7 +8,6 @@ use crate::{
     Harness,
     agreement::differences,
     expect::{claimed, conflict, ok, present, replayed, superseded, taken_over, unknown, written},
-    run::not_claimed,
     world::{World, key, scope},
 };
 
@@ -55,7 +54,11 @@ pub async fn a_handle_that_is_dropped_takes_nothing_from_the_others(harness: &Ha
 /// state, to the field.
 pub async fn what_was_answered_is_there_after_a_restart(harness: &Harness) {
     if !harness.is_durable() {
-        return not_claimed("what_was_answered_is_there_after_a_restart", "records survive a restart", "durable");
+        return harness.notes().note_not_claimed(
+            "what_was_answered_is_there_after_a_restart",
+            "records survive a restart",
+            "durable",
+        );
     }
     let mut world = World::new(harness).await;
     let records = write_one_of_each(&world).await;
@@ -75,7 +78,11 @@ pub async fn what_was_answered_is_there_after_a_restart(harness: &Harness) {
 /// Each single write is durable by the time it is answered: a restart right after it does not undo it.
 pub async fn a_restart_right_after_an_answer_undoes_nothing(harness: &Harness) {
     if !harness.is_durable() {
-        return not_claimed("a_restart_right_after_an_answer_undoes_nothing", "records survive a restart", "durable");
+        return harness.notes().note_not_claimed(
+            "a_restart_right_after_an_answer_undoes_nothing",
+            "records survive a restart",
+            "durable",
+        );
     }
     let mut world = World::new(harness).await;
     let (tenant, key) = (scope("tenant"), key("k"));
@@ -131,7 +138,11 @@ pub async fn a_restart_right_after_an_answer_undoes_nothing(harness: &Harness) {
 // case 041
 pub async fn a_lease_goes_on_over_a_restart(harness: &Harness) {
     if !harness.is_durable() {
-        return not_claimed("a_lease_goes_on_over_a_restart", "records survive a restart", "durable");
+        return harness.notes().note_not_claimed(
+            "a_lease_goes_on_over_a_restart",
+            "records survive a restart",
+            "durable",
+        );
     }
     let mut world = World::new(harness).await;
     let (tenant, key) = (scope("tenant"), key("k"));

@@ -9,7 +9,7 @@ use std::{
 
 use idem_core::{Store, Timestamp};
 
-use crate::{Place, Transactions};
+use crate::{Place, Transactions, notes::Notes};
 
 type Ends<T> = Pin<Box<dyn Future<Output = T>>>;
 type Open = dyn Fn(Place) -> Ends<Arc<dyn Store>> + Send + Sync;
@@ -27,6 +27,7 @@ pub struct Harness {
     durable: bool,
     resolution: Duration,
     transactions: Option<Arc<dyn Transactions>>,
+    notes: Arc<Notes>,
 }
 
 #[derive(Clone)]
@@ -40,6 +41,10 @@ impl Harness {
     /// A store that `open` opens at a place. Called again for the same place it gives another handle on the same
     /// records. The store judges time by the place's [clock](Place::clock), unless one of [`Harness::clock_hooks`] and
     /// [`Harness::real_time`] says otherwise.
+    ///
+    /// Handles should be as far apart as they are in production: a connection of its own for each, where there are
+    /// connections. What can be open only once in a process is shared by its handles, in the store's own code or by
+    /// [`Place::shared`]. A store that is [`durable`](Harness::durable) must let go of it with the last handle.
     ///
     /// A check whose store can't be opened fails with the error's text.
     pub fn new<S, E>(open: impl AsyncFn(Place) -> Result<S, E> + Send + Sync + 'static) -> Self
@@ -63,6 +68,7 @@ impl Harness {
             durable: false,
             resolution: Duration::ZERO,
             transactions: None,
+            notes: Arc::default(),
         }
     }
 
@@ -121,7 +127,14 @@ impl Harness {
     }
 
     pub(crate) async fn open(&self, place: &Place) -> Arc<dyn Store> {
-        (self.open)(place.clone()).await
+        let store = (self.open)(place.clone()).await;
+        self.notes.note_backend(store.backend());
+        store
+    }
+
+    /// What checks take note of beside passing or failing.
+    pub(crate) fn notes(&self) -> Arc<Notes> {
+        Arc::clone(&self.notes)
     }
 
     pub(crate) fn is_durable(&self) -> bool {

@@ -7,7 +7,10 @@
 //!
 //! # Wiring
 //!
-//! The five lines, in `tests/conformance.rs` of the store's own crate:
+//! The five lines, in `tests/conformance.rs` of the store's own crate. (The guide [Write your own store] goes there step by
+//! step, and tells how to read a check that fails and what the suite can't see.)
+//!
+//! [Write your own store]: https://github.com/idem-rs/idem/blob/main/docs/write-your-own-store.md
 //!
 //! ```
 //! use std::{collections::BTreeMap, num::NonZeroUsize, sync::Mutex, time::Duration};
@@ -193,15 +196,45 @@
 //! | [`Harness::transactions`] | a record can be completed in a transaction of the caller's |
 //! | [`Harness::clock_hooks`] | the store goes by a clock of its own, which the hooks tell and move |
 //! | [`Harness::real_time`] | the store goes by the host's clock: the suite waits |
+//! | [`Harness::resolution`] | the instants that the store tells are only so near to its clock |
 //!
-//! Without the last two a store goes by [`Place::clock`], which stands still unless a check moves it: then boundaries are
+//! Without hooks and real time a store goes by [`Place::clock`], which stands still unless a check moves it: then boundaries are
 //! tried to the millisecond, and nothing waits. With a clock that runs, an answer is right if the machine gives it at any
 //! instant between the call and its return.
+//!
+//! # Faults
+//!
+//! [`faulty`] wraps any store in faults: lost requests and replies, late and repeated calls, delays, storms, pauses. The
+//! suite uses it, and it is there for tests of handlers, adapters and consumers.
+//!
+//! # A report
+//!
+//! Besides the tests, [`report`] runs the suite from a program, and gives what passed, with which seed and which version of
+//! the suite, as text and as JSON: to publish with a release of a store.
 //!
 //! # Seeds
 //!
 //! [`agreement`] plays random sequences. A failure tells its seed; `IDEM_CONFORMANCE_SEED=…` plays that sequence again, and
-//! `IDEM_CONFORMANCE_STEPS=…` makes sequences longer (400 steps by default).
+//! `IDEM_CONFORMANCE_STEPS=…` makes sequences longer (400 steps by default). [`linearizability`] makes random calls at once;
+//! with the seed set it makes the same calls in every round, and how they meet still differs.
+//!
+//! # Findings
+//!
+//! What [`linearizability`] finds is the smallest part of a history that no order of its calls explains. This is what it
+//! says of a store that looks up, and then inserts:
+//!
+//! ```text
+//! #  task  invoked  returned  clock  operation                                                   answer
+//! 1  A     1        4         +0     claim a for request A, lease 30s, retention 24h (held 48h)  Written a#1 in progress, …
+//! 2  B     2        3         +0     claim b for request A, lease 30s, retention 24h (held 48h)  Written b#1 in progress, …
+//!
+//! Left out: 30 other calls on the key, which cannot excuse these.
+//!
+//! The longest order that the machine explains: 2. It leads to
+//!   b#1 in progress, for request A, claimed +0, lease +30000, expiry +86400000
+//! and there the machine says
+//!   to 1: Found b#1 in progress, for request A, claimed +0, lease +30000, expiry +86400000, judged at +0
+//! ```
 #![doc = include_str!("../docs/wrong_stores.md")]
 #![doc = include_str!("../docs/mutations.md")]
 // A check that fails is a panic: that is what this crate is for.
@@ -214,11 +247,16 @@ pub mod concurrency;
 pub mod durability;
 mod expect;
 pub mod expiry;
+pub mod faults;
+pub mod faulty;
 pub mod fencing;
 pub mod fidelity;
 mod harness;
 pub mod housekeeping;
+pub mod linearizability;
+mod notes;
 mod place;
+mod report;
 mod rng;
 mod run;
 pub mod scenarios;
@@ -239,6 +277,7 @@ pub use async_trait::async_trait;
 pub use self::{
     harness::Harness,
     place::Place,
+    report::{Checked, Report, Verdict, report},
     run::run,
     shared::Shared,
     transaction_hook::{End, Transactions},

@@ -1,7 +1,6 @@
 //! How one check runs.
 
 use std::{
-    io::Write,
     panic,
     sync::mpsc::{self, RecvTimeoutError},
     thread,
@@ -45,12 +44,4 @@ pub fn run(name: &str, harness: Harness, check: impl AsyncFnOnce(&Harness) + Sen
             }
         }
     }
-}
-
-/// Says that a check does not apply, past the capture of test output: a test that passed without checking anything must
-/// not look like one that did.
-pub(crate) fn not_claimed(check: &str, capability: &str, declare: &str) {
-    let line = format!("not claimed: {capability} ({check}; declared by Harness::{declare})\n");
-    // Whether anybody can read it does not matter to the check.
-    let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }

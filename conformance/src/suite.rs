@@ -68,6 +68,11 @@ macro_rules! __for_each_check {
             cancellation::a_dropped_look_leaves_nothing_behind,
             cancellation::calls_that_are_dropped_disturb_no_other_call,
             cancellation::a_write_that_arrives_late_does_not_touch_the_next_attempt,
+            faults::a_claim_that_is_lost_or_applied_twice_is_one_attempt,
+            faults::a_write_that_is_lost_or_applied_twice_is_answered_as_the_first_time,
+            faults::a_write_that_arrives_when_its_attempt_has_lost_the_key_changes_nothing,
+            faults::an_owner_that_is_paused_past_its_lease_is_superseded,
+            faults::under_a_storm_of_errors_every_key_has_one_owner_and_one_outcome,
             transactions::a_commit_stores_the_row_and_the_completion,
             transactions::a_rollback_stores_neither_and_leaves_the_record_in_progress,
             transactions::a_superseded_commit_stores_neither,
@@ -98,6 +103,9 @@ macro_rules! __for_each_check {
             concurrency::claims_of_different_keys_at_once_are_all_claimed,
             concurrency::claims_that_arrive_together_are_each_kept_as_their_own,
             concurrency::takeovers_of_different_keys_at_once_all_succeed,
+            linearizability::calls_on_one_key_at_once_are_answered_as_if_one_came_after_another,
+            linearizability::calls_on_one_key_while_leases_end_are_answered_as_if_one_came_after_another,
+            linearizability::calls_on_one_key_beside_dropped_ones_are_answered_as_if_one_came_after_another,
             agreement::any_sequence_of_operations_is_answered_and_kept_as_the_machine_says,
         }
     };

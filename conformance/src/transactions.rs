@@ -7,7 +7,6 @@ use idem_core::{Completion, Fenced, Grant, Response, Retention, State};
 use crate::{
     End, Harness, Transactions,
     expect::{absent, claimed, conflict, ok, present, replayed, superseded, taken_over, written},
-    run::not_claimed,
     world::{World, key, scope},
 };
 
@@ -172,7 +171,7 @@ fn completion(grant: &Grant) -> Completion {
 fn claimed_by<'a>(harness: &'a Harness, check: &str) -> Option<&'a dyn Transactions> {
     let hook = harness.transactional();
     if hook.is_none() {
-        not_claimed(check, "completion in the caller's transaction", "transactions");
+        harness.notes().note_not_claimed(check, "completion in the caller's transaction", "transactions");
     }
     hook
 }

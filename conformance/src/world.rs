@@ -146,7 +146,8 @@ impl<'a> World<'a> {
     }
 }
 
-fn shifted(instant: Timestamp, by: Duration, sign: i64) -> Timestamp {
+/// The instant that is `sign` times `by` from this one.
+pub(crate) fn shifted(instant: Timestamp, by: Duration, sign: i64) -> Timestamp {
     let millis = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
     Timestamp::from_millis(instant.as_millis().saturating_add(millis.saturating_mul(sign)))
 }

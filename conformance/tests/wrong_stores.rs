@@ -12,8 +12,8 @@ use std::{
 use bytes::Bytes;
 use common::{Gap, Marks, Reference, Repeating, Right, Rules, Slot, Unfenced, apply, right_claim};
 use idem_conformance::{
-    Harness, agreement, cancellation, claims, concurrency, durability, expiry, fencing, fidelity, housekeeping, run,
-    transactions,
+    Harness, agreement, cancellation, claims, concurrency, durability, expiry, fencing, fidelity, housekeeping,
+    linearizability, run, transactions,
 };
 use idem_core::{
     AttemptId, Body, Checkpoint, Checkpointed, Claim, ClaimRow, Fenced, Key, ManualClock, OnLapse, Origin, Owner,
@@ -706,6 +706,112 @@ impl CommitsAgain {
 caught!(a_transaction_that_is_done_again_is_caught: CommitsAgain,
     by transactions::a_transaction_that_is_done_again_stores_no_second_row,
     saying "must be Superseded once another transaction has completed the record");
+
+/// Sees that the attempt is on the record, and then completes, in two steps.
+#[derive(Default)]
+struct CompletesInTwoSteps;
+impl Rules for CompletesInTwoSteps {
+    const GAP: Gap = Gap::In("complete");
+}
+caught!(a_completion_in_two_steps_is_caught: Reference<CompletesInTwoSteps>,
+    by linearizability::calls_on_one_key_at_once_are_answered_as_if_one_came_after_another,
+    saying "no order that the machine explains");
+
+/// Reads the checkpoints, adds one, and writes them all back: of two at once one is lost.
+#[derive(Default)]
+struct LosesCheckpoints;
+impl Rules for LosesCheckpoints {
+    const GAP: Gap = Gap::In("checkpoint");
+}
+caught!(a_lost_update_of_checkpoints_is_caught: Reference<LosesCheckpoints>,
+    by linearizability::calls_on_one_key_at_once_are_answered_as_if_one_came_after_another,
+    saying "no order that the machine explains");
+
+/// A handle keeps what it has read until it writes itself: others' writes are not seen.
+#[derive(Default)]
+struct ReadsFromACache;
+impl Rules for ReadsFromACache {
+    const CACHES: bool = true;
+}
+caught!(a_read_from_a_stale_cache_is_caught: Reference<ReadsFromACache>,
+    by linearizability::calls_on_one_key_at_once_are_answered_as_if_one_came_after_another,
+    saying "no order that the machine explains");
+
+/// Keeps the owner and the state in two places, and writes one after the other.
+#[derive(Default)]
+struct WritesInTwoPieces;
+impl Rules for WritesInTwoPieces {
+    const GAP: Gap = Gap::Torn;
+}
+caught!(a_record_in_two_pieces_without_a_lock_is_caught: Reference<WritesInTwoPieces>,
+    by linearizability::calls_on_one_key_at_once_are_answered_as_if_one_came_after_another,
+    saying "no order that the machine explains");
+
+/// Locks its map twice, to look and to write, and waits for nothing in between.
+#[derive(Default)]
+struct LocksTwice;
+impl Rules for LocksTwice {
+    const GAP: Gap = Gap::Short;
+}
+caught!(a_lock_that_is_taken_twice_is_caught: Reference<LocksTwice>,
+    by linearizability::calls_on_one_key_at_once_are_answered_as_if_one_came_after_another,
+    saying "no order that the machine explains");
+
+/// The sweep notes what has expired, and then removes it, also if it was claimed anew in between.
+#[derive(Default)]
+struct SweepsLate;
+impl Rules for SweepsLate {
+    const SWEEPS_LATE: bool = true;
+    const YIELDS: usize = 1;
+}
+caught!(a_sweep_in_two_steps_is_caught: Reference<SweepsLate>,
+    by linearizability::calls_on_one_key_while_leases_end_are_answered_as_if_one_came_after_another,
+    saying "no order that the machine explains");
+
+/// Each of these is caught by the histories of what is asked at once, every time.
+mod no_order_explains {
+    use super::*;
+
+    /// Twenty runs of twenty.
+    fn twenty_of<R: Rules>(check: impl AsyncFn(&Harness) + Copy + Send + 'static) {
+        for _ in 0..20 {
+            let finding = finding(Reference::<R>::harness(), "histories", async move |harness: &Harness| {
+                check(harness).await;
+            });
+            assert!(finding.contains("no order that the machine explains"), "for its mistake:\n{finding}");
+        }
+    }
+
+    macro_rules! every_time {
+        ($($test:ident: $rules:ty, $check:ident;)*) => {$(
+            #[test]
+            fn $test() {
+                twenty_of::<$rules>(async |harness: &Harness| linearizability::$check(harness).await);
+            }
+        )*};
+    }
+
+    every_time! {
+        a_look_up_followed_by_an_insert: LooksUpThenInserts,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_completion_in_two_steps: CompletesInTwoSteps,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_takeover_in_two_steps: TakesOverInTwoSteps,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_lost_update_of_checkpoints: LosesCheckpoints,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_read_from_a_stale_cache: ReadsFromACache,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_release_that_deletes: ReleaseDeletes,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_record_in_two_pieces_without_a_lock: WritesInTwoPieces,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_lock_that_is_taken_twice: LocksTwice,
+            calls_on_one_key_at_once_are_answered_as_if_one_came_after_another;
+        a_sweep_in_two_steps: SweepsLate,
+            calls_on_one_key_while_leases_end_are_answered_as_if_one_came_after_another;
+    }
+}
 
 /// A racy store is caught every time, not most of the time.
 #[test]

@@ -54,7 +54,9 @@ impl StoreError {
         self
     }
 
-    /// The failure to read a stored value: of kind configuration if a newer version wrote it, else corrupt.
+    /// The failure to read a stored value: of kind configuration if a newer version wrote it, else corrupt. The message
+    /// does not say which value; a store that can name it without its key (by the number of its row, by the shortened
+    /// forms that `Debug` gives) puts that before it.
     pub fn undecodable(backend: &'static str, operation: &'static str, error: DecodeError) -> Self {
         let kind = match error {
             DecodeError::Newer { .. } => StoreErrorKind::Configuration,

@@ -324,4 +324,6 @@ fn end(
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

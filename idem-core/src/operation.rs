@@ -187,6 +187,12 @@ impl Owner {
         Self { scope: scope.clone(), key: key.clone(), attempt: record.attempt() }
     }
 
+    /// The owner of an attempt that was never granted, for tests of what such a one may do.
+    #[cfg(test)]
+    pub(crate) fn of_attempt(scope: Scope, key: Key, attempt: AttemptId) -> Self {
+        Self { scope, key, attempt }
+    }
+
     /// Nobody: no attempt has number 0, so every write under it is answered Superseded. For operations that run
     /// without protection, and for tests of handlers.
     pub fn nobody(scope: Scope, key: Key) -> Self {

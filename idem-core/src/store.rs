@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use crate::{
     AttemptId, Checkpoint, Checkpointed, Claim, Fenced, Key, Lapsed, Owner, Record, Resolve, Response, Retention,
     Scope, Snapshot, StoreError, Timestamp,
+    machine::{Decision, Verdict},
 };
 
 /// Keeps records and lets one attempt at a time own each.
@@ -37,7 +38,10 @@ use crate::{
 /// # A whole store
 ///
 /// One lock around *find, decide, write* is all that atomic asks for. It keeps records in memory, as bytes, and judges
-/// by a clock that its test moves; the crate `idem-conformance` has the suite that it must pass.
+/// by a clock that its test moves; the crate `idem-conformance` has the suite that it must pass. How to get from here to
+/// a store of your own, step by step, is in [Write your own store], with a store on a file as its example.
+///
+/// [Write your own store]: https://github.com/idem-rs/idem/blob/main/docs/write-your-own-store.md
 ///
 /// ```
 /// use std::{
@@ -105,14 +109,10 @@ use crate::{
 ///         };
 ///         let decision = machine::claim(found.as_ref(), claim, now)
 ///             .map_err(|TokenReused| StoreError::token_reused("tiny"))?;
-///         match (decision.write, found) {
-///             (Some(record), _) => {
-///                 records.insert(place, record.encode());
-///                 Ok(ClaimRow::Written(record))
-///             }
-///             (None, Some(record)) => Ok(ClaimRow::Found { record, now: Some(now) }),
-///             (None, None) => Ok(ClaimRow::Busy { seen: None }), // the machine claims whatever is absent
+///         if let Some(record) = &decision.write {
+///             records.insert(place, record.encode());
 ///         }
+///         Ok(ClaimRow::decided(found, decision, now))
 ///     }
 ///
 ///     async fn complete(&self, owner: &Owner, with: &Response, keep: Retention) -> Result<Fenced<Response>, StoreError> {
@@ -341,7 +341,8 @@ pub trait Store: Send + Sync {
     async fn lapsed(&self, after: Option<(&Scope, &Key)>, limit: NonZeroUsize) -> Result<Vec<Lapsed>, StoreError>;
 
     /// Removes records of one scope whatever their state, at most `limit`, and says how many: for leaving tenants. An
-    /// attempt that runs meanwhile is superseded.
+    /// attempt that runs meanwhile is superseded. Expired records that it comes across may be removed and counted too.
+    /// Call again while it says `limit`.
     ///
     /// # To ensure correctness
     ///
@@ -362,6 +363,8 @@ pub trait Store: Send + Sync {
 }
 
 /// What a store gives for a claim. [`claim`](crate::claim) turns it into an answer.
+///
+/// A store that calls [`machine::claim`](crate::machine::claim) makes it by [`ClaimRow::decided`].
 #[derive(Clone, Debug)]
 pub enum ClaimRow {
     /// The row that this claim wrote.
@@ -379,4 +382,17 @@ pub enum ClaimRow {
         /// The owner, where the store can tell: what a waiting claim waits for.
         seen: Option<AttemptId>,
     },
+}
+
+impl ClaimRow {
+    /// The row for what [`machine::claim`](crate::machine::claim) decided about `found` at `now`, once the store has
+    /// written the record that it decided on, if it did.
+    pub fn decided(found: Option<Record>, decision: Decision<Verdict>, now: Timestamp) -> Self {
+        match (decision.write, found) {
+            (Some(written), _) => Self::Written(written),
+            (None, Some(record)) => Self::Found { record, now: Some(now) },
+            // The machine claims whatever is absent. Should the two not belong together, nobody gets the key.
+            (None, None) => Self::Busy { seen: None },
+        }
+    }
 }

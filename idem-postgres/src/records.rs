@@ -261,6 +261,7 @@ struct Identity<'a> {
     lease_end: i64,
     expiry: i64,
     checkpoints: i32,
+    started: bool,
 }
 
 struct Next<'a> {
@@ -297,6 +298,7 @@ impl<'a> Swap<'a> {
                 expiry: seen.expiry.as_millis(),
                 // An attempt's checkpoints only grow.
                 checkpoints: i32::try_from(seen.checkpoints.iter().count()).unwrap_or(i32::MAX),
+                started: seen.started,
             },
             judged_at: judged_at.as_millis(),
             next: Next {
@@ -319,7 +321,7 @@ impl<'a> Swap<'a> {
     }
 
     /// In the order of the statement's parameters.
-    pub(crate) fn values(&self) -> [&(dyn ToSql + Sync); 22] {
+    pub(crate) fn values(&self) -> [&(dyn ToSql + Sync); 23] {
         let Self { scope, key, seen, judged_at, next, now } = self;
         [
             scope,
@@ -344,6 +346,7 @@ impl<'a> Swap<'a> {
             &next.keeps_checkpoints,
             now,
             &seen.checkpoints,
+            &seen.started,
         ]
     }
 }

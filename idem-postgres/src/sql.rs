@@ -266,8 +266,9 @@ impl Sql {
     /// `$1` scope, `$2` key; of the row that was judged `$3` token, `$4` number, `$5` state, `$6` lease end, `$7` expiry;
     /// `$8` when it was judged; of the row that it becomes `$9` token, `$10` number, `$11` origin, `$12` repeat,
     /// `$13` lapses, `$14` fingerprint, `$15` lease end, `$16` claimed, `$17` expiry, `$18` on-lapse rule, `$19` started,
-    /// `$20` whether it keeps the checkpoints; `$21` now; `$22` how many checkpoints the row had that was judged. What is
-    /// swapped in is in progress.
+    /// `$20` whether it keeps the checkpoints; `$21` now; `$22` how many checkpoints the row had that was judged, `$23`
+    /// whether it was started: a renewal within the millisecond of its claim changes nothing else. What is swapped in is in
+    /// progress.
     fn swap(&self, bounded: bool) -> Statement {
         let Self { records, bound, fresh, .. } = self;
         let (bound, and_bound) = if bounded { (format!("{bound},"), ", bound") } else { (String::new(), "") };
@@ -277,7 +278,7 @@ impl Sql {
                 SELECT r.waited FROM {records} r {and_bound}
                 WHERE r.scope = $1 AND r.key = $2 AND r.token = $3 AND r.number = $4 AND r.state = $5
                     AND r.lease_end = $6 AND r.expiry = $7 AND cardinality(r.checkpoint_names) = $22
-                    AND r.format = 1 AND {now} - $8 <= {fresh}
+                    AND r.started = $23 AND r.format = 1 AND {now} - $8 <= {fresh}
                 FOR NO KEY UPDATE OF r SKIP LOCKED)
             UPDATE {records} r SET
                 state = 0, token = $9, number = $10, origin = $11, repeat = $12, lapses = $13, fingerprint = $14,
@@ -311,6 +312,7 @@ impl Sql {
             Type::BOOL,
             Type::INT8,
             Type::INT4,
+            Type::BOOL,
         ];
         Statement { text, types: TYPES }
     }

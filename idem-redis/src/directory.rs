@@ -98,8 +98,9 @@ impl Directory {
         let mut at = self.start(key).await?;
         loop {
             let line = self.line(&at.to)?;
-            let way = if at.asks { Way::Asking(line.client()) } else { Way::Straight(line.client()) };
-            match line.heard(way.send(request.clone(), |answer| answer).await) {
+            let (client, number) = line.client();
+            let way = if at.asks { Way::Asking(client) } else { Way::Straight(client) };
+            match line.heard(number, way.send(request.clone(), |answer| answer).await) {
                 Err(error) => at = self.redirected(&error, &at).ok_or(error)?,
                 answer => return answer,
             }
@@ -133,7 +134,7 @@ impl Directory {
     pub(crate) async fn masters(&self) -> Result<Vec<(Server, Client)>, Error> {
         self.learn().await?;
         let masters = locked(&self.known).slots.as_ref().map(ClusterRouting::unique_primary_nodes).unwrap_or_default();
-        masters.into_iter().map(|server| Ok((server.clone(), self.line(&server)?.client()))).collect()
+        masters.into_iter().map(|server| Ok((server.clone(), self.line(&server)?.client().0))).collect()
     }
 
     /// What is in the way of a connection to a node, if there is none.
@@ -161,7 +162,7 @@ impl Directory {
         if let Some(line) = known.lines.get(server) {
             return Ok(Arc::clone(line));
         }
-        let line = Arc::new(Line::new(self.make.client(server)?, self.timeout));
+        let line = Arc::new(Line::new(self.make.of(server), self.timeout)?);
         known.lines.insert(server.clone(), Arc::clone(&line));
         Ok(line)
     }
@@ -200,7 +201,7 @@ impl Directory {
     /// does, the nodes that the URL names.
     async fn ask_cluster(&self) -> Result<ClusterRouting, Error> {
         let ask_any = async |nodes: &[Server]| {
-            first_of(nodes.iter().map(async |server| slots(&self.line(server)?.client(), server).await)).await
+            first_of(nodes.iter().map(async |server| slots(&self.line(server)?.client().0, server).await)).await
         };
         let masters = locked(&self.known).slots.as_ref().map(ClusterRouting::unique_primary_nodes);
         if let Some(masters) = masters
@@ -248,17 +249,23 @@ impl Known {
 }
 
 impl NodeClients {
-    /// A client of one node, which has not connected yet.
-    pub(crate) fn client(&self, server: &Server) -> Result<Client, Error> {
+    /// The same for one node.
+    pub(crate) fn of(&self, server: &Server) -> Self {
         let config = self.builder.get_config().cloned().unwrap_or_default();
         let server = self.with_tls_name(server.clone());
         let mut builder = self.builder.clone();
         builder.set_config(Config { server: ServerConfig::Centralized { server }, ..config });
-        builder.build()
+        Self { builder, ..self.clone() }
     }
 
-    /// A client of what the URL names. Of Sentinels it asks that one first, counted around: the client asks nobody else
-    /// while the first one stands still.
+    /// Whether Sentinels tell the server.
+    pub(crate) fn has_sentinels(&self) -> bool {
+        let config = self.builder.get_config();
+        config.is_some_and(|config| matches!(config.server, ServerConfig::Sentinel { .. }))
+    }
+
+    /// A client, which has not connected yet. Of Sentinels it asks that one first, counted around: the client asks nobody
+    /// else while the first one stands still.
     pub(crate) fn any(&self, first: usize) -> Result<Client, Error> {
         let mut config = self.builder.get_config().cloned().unwrap_or_default();
         if let ServerConfig::Sentinel { hosts, .. } = &mut config.server

@@ -60,6 +60,9 @@ fn judge(error: &Error) -> (StoreErrorKind, &'static str) {
             )
         }
         _ if says("ERR unknown command") => (Configuration, "the server is too old, or forbids a command"),
+        _ if details.contains("DB index is out of range") => {
+            (Configuration, "the server has no database of this number; name another one in the URL")
+        }
         ErrorKind::Auth => (Configuration, "the server refuses the user or password"),
         ErrorKind::Config | ErrorKind::Url => (Configuration, "the client is set up in a way that can't work"),
         ErrorKind::InvalidArgument | ErrorKind::InvalidCommand => (Contract, "Redis was called in a wrong way"),

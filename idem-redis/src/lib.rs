@@ -103,7 +103,7 @@
 //! Under a prefix (`idem`, or [`Builder::prefix`]) one string per record, `PREFIX:r:SCOPE:KEY`, in a versioned binary form
 //! whose third byte is the state (`p`, `r`, `h`, `d`). `%`, `:`, `{` and `}` in scope and key are written as `%` and two
 //! digits, so no two are alike, and none says which node of a cluster it is on. A record of a newer version is refused, and
-//! never written over. Look, and change nothing by hand. `PREFIX:probe:…` is there for a moment during a check, and
+//! never written over. Look, and change nothing by hand. `PREFIX:probe-…` is there for a moment during a check, and
 //! `PREFIX:ended` is the channel on which waits are woken.
 //!
 //! A user of the store's own needs

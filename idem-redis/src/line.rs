@@ -27,42 +27,47 @@ pub(crate) const IN_FLIGHT: usize = 4096;
 /// way, so that it never counts while the server answers.
 pub(crate) const QUEUE: usize = 4 * IN_FLIGHT;
 
-/// The client of one server, or of the one that Sentinels name: one connection, through which everything goes but what
-/// waits for replicas.
+/// For how long calls are in vain at least before that is the connection's fault: a server that stops for a moment has a
+/// reason.
+const MIN_PATIENCE: Duration = Duration::from_millis(500);
+
+/// The connection to one server, or to the one that Sentinels name, through which everything goes but what waits for
+/// replicas.
 ///
 /// The client itself notices a connection on which nothing comes back only once it has stopped sending, which under load
 /// is never; and stays connected to a server that became a replica, although its name may lead to another one by now.
 pub(crate) struct Line {
+    make: NodeClients,
     held: Mutex<Held>,
-    /// Where Sentinels tell the server: makes another client, which asks them in another order.
-    others: Option<NodeClients>,
-    /// Since when calls have been in vain.
-    vain: Mutex<Option<Instant>>,
+    health: Arc<Health>,
     is_vain: AtomicBool,
     /// For how long calls may be in vain.
     patience: Duration,
-    trouble: Arc<Trouble>,
     /// For the calls that are under way.
     pub(crate) room: Arc<Semaphore>,
 }
 
 /// The client as it is now.
+///
+/// It is never connected anew once its connection was ended from here: it counts commands that wait to be sent, goes on
+/// counting those that were ended with the connection, and then keeps the last ones to itself until there are many.
 struct Held {
     client: Client,
     connection: Option<Connection>,
-    /// How many there were before.
-    before: usize,
+    number: u64,
 }
 
 /// What became of connections.
 #[derive(Default)]
-struct Trouble {
+struct Health {
     /// What is in the way of one now.
-    last: Mutex<Option<Error>>,
-    is_new: AtomicBool,
+    trouble: Mutex<Option<Error>>,
+    was_lost: AtomicBool,
+    /// Since when calls have been in vain.
+    vain: Mutex<Option<Instant>>,
 }
 
-/// The tasks behind the client. The connection ends with them.
+/// The tasks behind a client. The connection ends with them.
 struct Connection {
     serves: JoinHandle<Result<(), Error>>,
     watches: JoinHandle<()>,
@@ -123,56 +128,62 @@ pub(crate) enum Way {
 }
 
 impl Line {
-    /// With a client that has not connected yet, and the time limit of a command.
-    pub(crate) fn new(client: Client, timeout: Duration) -> Self {
-        Self {
-            held: Mutex::new(Held { client, connection: None, before: 0 }),
-            others: None,
-            vain: Mutex::default(),
+    /// With what makes its clients, and the time limit of a command.
+    pub(crate) fn new(make: NodeClients, timeout: Duration) -> Result<Self, Error> {
+        let client = make.any(0)?;
+        Ok(Self {
+            make,
+            held: Mutex::new(Held { client, connection: None, number: 0 }),
+            health: Arc::default(),
             is_vain: AtomicBool::new(false),
-            patience: timeout / 2,
-            trouble: Arc::default(),
+            patience: (timeout / 2).max(MIN_PATIENCE),
             room: Arc::new(Semaphore::new(IN_FLIGHT)),
-        }
+        })
     }
 
-    /// The same for the server that Sentinels tell.
-    pub(crate) fn by_sentinels(make: NodeClients, timeout: Duration) -> Result<Self, Error> {
-        Ok(Self { others: Some(make.clone()), ..Self::new(make.any(0)?, timeout) })
-    }
-
-    /// The client, connected or trying to, for as long as it takes. Connects again where the runtime on which it was
-    /// connected is gone.
-    pub(crate) fn client(&self) -> Client {
+    /// The client, connected or trying to, for as long as it takes, and its number.
+    ///
+    /// Where the tasks of the last one have ended, because its runtime has, there is a new one.
+    pub(crate) fn client(&self) -> (Client, u64) {
         let mut held = locked(&self.held);
-        let Held { client, connection, .. } = &mut *held;
-        if connection.as_ref().is_none_or(|connection| connection.serves.is_finished()) {
-            let watches = tokio::spawn(watch(client.clone(), Arc::clone(&self.trouble)));
-            *connection = Some(Connection { serves: client.connect(), watches });
+        if held.connection.as_ref().is_none_or(|connection| connection.serves.is_finished()) {
+            if held.connection.is_some() {
+                self.renew(&mut held);
+            }
+            let watches = tokio::spawn(watch(held.client.clone(), Arc::clone(&self.health)));
+            held.connection = Some(Connection { serves: held.client.connect(), watches });
         }
-        client.clone()
+        (held.client.clone(), held.number)
     }
 
-    fn is_connected(&self) -> bool {
-        locked(&self.held).client.state() == ClientState::Connected
+    /// Another client in place of the last, which ends. By its number it asks another Sentinel first.
+    fn renew(&self, held: &mut Held) {
+        // It could be made with the same settings before.
+        if let Ok(client) = self.make.any(held.number as usize + 1) {
+            *held = Held { client, connection: None, number: held.number + 1 };
+        }
+        *locked(&self.health.vain) = None;
+        self.is_vain.store(false, Ordering::Relaxed);
     }
 
     /// What is in the way of a connection, if there is none.
     pub(crate) fn trouble(&self) -> Option<Error> {
-        if self.is_connected() { None } else { locked(&self.trouble.last).clone() }
+        let is_connected = locked(&self.held).client.state() == ClientState::Connected;
+        if is_connected { None } else { locked(&self.health.trouble).clone() }
     }
 
     /// Whether a connection was lost since this was asked last.
     pub(crate) fn takes_loss(&self) -> bool {
-        self.trouble.is_new.load(Ordering::SeqCst) && self.trouble.is_new.swap(false, Ordering::SeqCst)
+        self.health.was_lost.load(Ordering::SeqCst) && self.health.was_lost.swap(false, Ordering::SeqCst)
     }
 
-    /// Takes note of whether there was an answer, and has the connection replaced on which calls are in vain for too long.
-    pub(crate) fn heard<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
+    /// Takes note of whether a call of the client of this number was answered, and has that replaced if calls are in vain
+    /// for too long.
+    pub(crate) fn heard<T>(&self, number: u64, answer: Result<T, Error>) -> Result<T, Error> {
         match &answer {
-            Err(error) if error.details().starts_with("READONLY") => self.was_in_vain(),
+            Err(error) if error.details().starts_with("READONLY") => self.was_in_vain(number),
             Err(error) => match error.kind() {
-                ErrorKind::Timeout => self.was_in_vain(),
+                ErrorKind::Timeout => self.was_in_vain(number),
                 // Nothing was asked, or it is on the way to a new connection.
                 ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure => {}
                 _ => self.was_answered(),
@@ -184,37 +195,27 @@ impl Line {
 
     fn was_answered(&self) {
         if self.is_vain.load(Ordering::Relaxed) {
-            *locked(&self.vain) = None;
+            *locked(&self.health.vain) = None;
             self.is_vain.store(false, Ordering::Relaxed);
         }
     }
 
-    fn was_in_vain(&self) {
-        let is_connected = self.is_connected();
-        // The client tries again by itself; but it may be a Sentinel that stands still which it asks, again and again.
-        let patience = match (is_connected, &self.others) {
-            (true, _) => self.patience,
-            (false, Some(_)) => 4 * self.patience,
-            (false, None) => return,
-        };
-        let mut vain = locked(&self.vain);
-        let is_too_long = vain.get_or_insert_with(Instant::now).elapsed() >= patience;
-        if is_too_long {
-            *vain = None;
-            self.replace(is_connected);
-        }
-        self.is_vain.store(vain.is_some(), Ordering::Relaxed);
-    }
-
-    /// The next call connects; with another client if it was no server that did not answer.
-    fn replace(&self, is_connected: bool) {
+    fn was_in_vain(&self, number: u64) {
         let mut held = locked(&self.held);
-        held.connection = None;
-        if let (false, Some(make)) = (is_connected, &self.others)
-            && let Ok(client) = make.any(held.before + 1)
-        {
-            held.client = client;
-            held.before += 1;
+        if held.number != number {
+            return; // it was another client's doing
+        }
+        // While it is not connected it tries again by itself; but it may be a Sentinel that stands still which it asks,
+        // again and again.
+        let patience = match (held.client.state(), self.make.has_sentinels()) {
+            (ClientState::Connected, _) => self.patience,
+            (_, true) => 4 * self.patience,
+            (_, false) => return,
+        };
+        let begun = *locked(&self.health.vain).get_or_insert_with(Instant::now);
+        self.is_vain.store(true, Ordering::Relaxed);
+        if begun.elapsed() >= patience {
+            self.renew(&mut held);
         }
     }
 }
@@ -226,20 +227,23 @@ impl Drop for Connection {
     }
 }
 
-/// Keeps in mind what is in the way of a connection.
-async fn watch(client: Client, trouble: Arc<Trouble>) {
+/// Keeps in mind what becomes of a client's connections.
+async fn watch(client: Client, health: Arc<Health>) {
     let (mut errors, mut reconnects) = (client.error_rx(), client.reconnect_rx());
     loop {
         tokio::select! {
             error = errors.recv() => match error {
                 Ok((error, _)) => {
-                    *locked(&trouble.last) = Some(error);
-                    trouble.is_new.store(true, Ordering::SeqCst);
+                    *locked(&health.trouble) = Some(error);
+                    health.was_lost.store(true, Ordering::SeqCst);
                 }
                 Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {}
                 Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
             },
-            Ok(_) = reconnects.recv() => *locked(&trouble.last) = None,
+            Ok(_) = reconnects.recv() => {
+                *locked(&health.trouble) = None;
+                *locked(&health.vain) = None;
+            }
         }
     }
 }
@@ -330,4 +334,53 @@ async fn set(client: &impl KeysInterface, key: String, value: Bytes, millis: i64
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use fred::{interfaces::MetricsInterface, types::Builder as FredBuilder};
+    use futures_util::poll;
+
+    use super::*;
+
+    /// In the runtime of this test nothing else runs until it waits.
+    #[tokio::test]
+    async fn what_was_never_sent_on_a_connection_that_was_given_up_holds_up_nothing_on_the_next() {
+        let make = NodeClients { builder: FredBuilder::default_centralized(), tls_name: None };
+        let line = Line::new(make, Duration::from_secs(1)).unwrap();
+        for give_up in [true, false] {
+            let (client, _) = line.client();
+            let mut calls: Vec<_> = (0..3).map(|_| Box::pin(client.get::<Value, _>("k"))).collect();
+            for call in &mut calls {
+                assert!(poll!(call).is_pending());
+            }
+            assert_eq!(client.command_queue_len(), 3);
+            match give_up {
+                true => line.renew(&mut locked(&line.held)),
+                // As when its runtime has ended.
+                false => {
+                    let held = locked(&line.held);
+                    held.connection.as_ref().unwrap().serves.abort();
+                }
+            }
+            tokio::task::yield_now().await;
+            assert_eq!(line.client().0.command_queue_len(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_of_a_client_that_was_replaced_are_not_held_against_the_next() {
+        let make = NodeClients { builder: FredBuilder::default_centralized(), tls_name: None };
+        let line = Line::new(make, Duration::from_secs(1)).unwrap();
+        let (_, first) = line.client();
+        line.renew(&mut locked(&line.held));
+        let (_, second) = line.client();
+        assert_ne!(first, second);
+        let timed_out = || Err::<(), _>(Error::new(ErrorKind::Timeout, "too slow"));
+        let _ = line.heard(first, timed_out());
+        assert!(!line.is_vain.load(Ordering::Relaxed));
+        // Not connected yet, it has time.
+        let _ = line.heard(second, timed_out());
+        assert!(!line.is_vain.load(Ordering::Relaxed));
+    }
 }

@@ -154,9 +154,10 @@ impl Link {
         match &self.nodes {
             Nodes::One(line) => {
                 let line = Arc::clone(line);
-                let way = Way::Straight(line.client());
+                let (client, number) = line.client();
                 let room = Arc::clone(&line.room);
-                self.call(operation, room, way.send(request, move |answer| line.heard(answer))).await
+                let call = Way::Straight(client).send(request, move |answer| line.heard(number, answer));
+                self.call(operation, room, call).await
             }
             Nodes::Several(directory) => {
                 let (directory, room, key) = (Arc::clone(directory), directory.room(key), key.to_owned());
@@ -210,7 +211,7 @@ impl Link {
     /// The servers that take writes, each with its client, and with its name where there are several.
     pub(crate) async fn masters(&self, operation: &'static str) -> Result<Vec<(Option<Server>, Client)>, StoreError> {
         match &self.nodes {
-            Nodes::One(line) => Ok(vec![(None, line.client())]),
+            Nodes::One(line) => Ok(vec![(None, line.client().0)]),
             Nodes::Several(directory) => {
                 let learning = Arc::clone(directory);
                 let room = Arc::clone(&directory.room);
@@ -317,8 +318,9 @@ impl Link {
         let (Nodes::One(line), None) = (&self.nodes, &self.replicas) else { return None };
         let room = Arc::clone(&line.room).try_acquire_owned().ok()?;
         let line = Arc::clone(line);
-        let way = Way::Straight(line.client());
-        let call = way.send(Request::SetIfAbsent { key, value, millis }, move |answer| line.heard(answer));
+        let (client, number) = line.client();
+        let request = Request::SetIfAbsent { key, value, millis };
+        let call = Way::Straight(client).send(request, move |answer| line.heard(number, answer));
         Some(
             self.to_the_end(operation, call, Some(room))
                 .map(move |found| found?.convert().map_err(|error| redis_error(operation, error))),
@@ -408,7 +410,8 @@ fn parse(reply: Value, operation: &'static str) -> Result<Reply, StoreError> {
         (Some(0), None, None) => Ok(Reply::Absent),
         (Some(NO_EXPIRY), None, None) => {
             let message = "a record has no expiry, which this store always sets (PERSIST, or a restore, takes it away), so \
-                           nobody can say whether its lease is over; set one by PEXPIRE, or remove the record";
+                           nobody can say whether its lease is over; find out what became of the operation, and remove the \
+                           record when no attempt runs any more";
             Err(store_error(StoreErrorKind::Corrupt, operation, message))
         }
         (Some(0), Some(value), Some(now)) => {

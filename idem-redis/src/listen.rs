@@ -13,6 +13,7 @@ use fred::{
     clients::SubscriberClient,
     error::Error,
     interfaces::{ClientLike, EventInterface, PubsubInterface},
+    types::Builder as FredBuilder,
 };
 use idem_core::{StoreError, StoreErrorKind};
 use tokio::{
@@ -36,7 +37,7 @@ const SAY_AGAIN: Duration = Duration::from_millis(50);
 
 /// Listens from the check or the first wait on, for as long as the store lives.
 pub(crate) struct Listener {
-    client: SubscriberClient,
+    make: FredBuilder,
     channel: String,
     waiters: Arc<Waiters>,
     timeout: Duration,
@@ -64,6 +65,7 @@ struct Subscription {
 
 /// The tasks behind the connection, which ends with them.
 struct Tasks {
+    client: SubscriberClient,
     serves: JoinHandle<Result<(), Error>>,
     hears: JoinHandle<()>,
     subscribes_again: JoinHandle<()>,
@@ -72,12 +74,12 @@ struct Tasks {
 }
 
 impl Listener {
-    pub(crate) fn new(client: SubscriberClient, channel: String, waiters: Arc<Waiters>, timeout: Duration) -> Self {
+    pub(crate) fn new(make: FredBuilder, channel: String, waiters: Arc<Waiters>, timeout: Duration) -> Self {
         let own = Arc::new(OwnWords {
             name: format!("heard {:016x} ", RandomState::new().hash_one(0)),
             heard: watch::Sender::new(0),
         });
-        Self { client, channel, waiters, timeout, own, subscription: Mutex::default() }
+        Self { make, channel, waiters, timeout, own, subscription: Mutex::default() }
     }
 
     /// Sees to it that what is said arrives: subscribes, and hears itself, unless it did so lately. Within the time limit,
@@ -99,7 +101,7 @@ impl Listener {
             // It is the first time, or the runtime of the tasks is gone.
             tasks => {
                 *heard = None;
-                tasks.insert(self.start())
+                tasks.insert(self.start().map_err(|error| redis_error(operation, error))?)
             }
         };
         let is_another = tasks.has_reconnected.swap(false, Ordering::SeqCst);
@@ -107,7 +109,7 @@ impl Listener {
             return Ok(());
         }
         *heard = None;
-        match timeout(self.timeout, self.hear_itself(operation, link, said)).await {
+        match timeout(self.timeout, self.hear_itself(operation, link, &tasks.client, said)).await {
             Ok(heard_itself) => heard_itself?,
             Err(_) => {
                 // The next call connects.
@@ -119,8 +121,14 @@ impl Listener {
         Ok(())
     }
 
-    async fn hear_itself(&self, operation: &'static str, link: &Link, said: &mut u64) -> Result<(), StoreError> {
-        let subscribed = self.client.subscribe(self.channel.clone()).await;
+    async fn hear_itself(
+        &self,
+        operation: &'static str,
+        link: &Link,
+        client: &SubscriberClient,
+        said: &mut u64,
+    ) -> Result<(), StoreError> {
+        let subscribed = client.subscribe(self.channel.clone()).await;
         subscribed.map_err(|error| redis_error(operation, error))?;
         let (first, mut heard) = (*said + 1, self.own.heard.subscribe());
         loop {
@@ -132,14 +140,15 @@ impl Listener {
         }
     }
 
-    fn start(&self) -> Tasks {
+    fn start(&self) -> Result<Tasks, Error> {
+        let client = self.make.build_subscriber_client()?;
         let has_reconnected = Arc::new(AtomicBool::new(false));
         let hears =
-            hear(self.client.clone(), Arc::clone(&self.waiters), Arc::clone(&self.own), Arc::clone(&has_reconnected));
+            hear(client.clone(), Arc::clone(&self.waiters), Arc::clone(&self.own), Arc::clone(&has_reconnected));
         let hears = tokio::spawn(hears);
-        let serves = self.client.connect();
-        let subscribes_again = self.client.manage_subscriptions();
-        Tasks { serves, hears, subscribes_again, has_reconnected }
+        let serves = client.connect();
+        let subscribes_again = client.manage_subscriptions();
+        Ok(Tasks { client, serves, hears, subscribes_again, has_reconnected })
     }
 }
 

@@ -66,13 +66,13 @@ impl Names {
 
     /// Where a check writes, to see whether it may; by its number it is on one or another node. No record is ever there.
     pub(crate) fn probe(&self, number: u32) -> String {
-        format!("{}:probe:{number}", self.prefix)
+        format!("{}:probe-{number}", self.prefix)
     }
 
     /// Scope and key of a name that [`Names::record`] gave.
     pub(crate) fn parse(&self, name: &str) -> Option<(Scope, Key)> {
         let rest = name.strip_prefix(&self.prefix)?.strip_prefix(":r:")?;
-        let (scope, key) = rest.split_once(':')?;
+        let (scope, key) = rest.split_once(':').filter(|(_, key)| !key.contains(':'))?; // of a longer prefix
         let read = |part: &str| -> Result<String, InvalidName> { Ok(unescape(part).unwrap_or_default()) };
         Some((Scope::from_stored(&read(scope).ok()?).ok()?, Key::new(&*read(key).ok()?).ok()?))
     }
@@ -150,7 +150,9 @@ mod tests {
 
     #[test]
     fn what_is_no_record_is_not_read_as_one() {
-        for name in ["idem:ended", "idem:r:a", "idem:r:a:%ff", "idem:r:a:", "other:r:a:b", "idem2:r:a:b"] {
+        for name in
+            ["idem:ended", "idem:r:a", "idem:r:a:%ff", "idem:r:a:", "other:r:a:b", "idem2:r:a:b", "idem:r:r:a:b"]
+        {
             assert_eq!(names().parse(name), None, "{name}");
         }
     }

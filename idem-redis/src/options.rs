@@ -33,6 +33,9 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 /// by it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long the client may take to connect, at least, and for how long a connection may be silent.
+const CONNECTING: Duration = Duration::from_secs(1);
+
 /// How a [`RedisStore`] is set up. Made by [`RedisStore::builder`].
 #[derive(Clone)]
 #[must_use = "it sets nothing up before `build` or `connect`"]
@@ -139,6 +142,8 @@ impl Builder {
             config.tls = Some(tls::config(ca_file.as_deref(), tls_name.clone())?);
         }
         let timeout = self.timeout;
+        // Connecting goes on behind operations, which end in their own time. Cut short again and again it would never end.
+        let connecting = timeout.max(CONNECTING);
         let mut once = FredBuilder::from_config(config.clone());
         // The first connection is tried again like any other.
         config.fail_fast = false;
@@ -147,21 +152,20 @@ impl Builder {
         builder.set_policy(ReconnectPolicy::new_exponential(0, 20, 1_000, 2));
         for builder in [&mut builder, &mut once] {
             builder.with_connection_config(|connection: &mut ConnectionConfig| {
-                connection.connection_timeout = timeout;
-                connection.internal_command_timeout = timeout;
+                connection.connection_timeout = connecting;
+                connection.internal_command_timeout = connecting;
                 connection.reconnect_on_auth_error = true;
                 // Every command bears being sent again.
                 connection.max_command_attempts = self.attempts;
                 connection.max_command_buffer_len = QUEUE;
-                connection.unresponsive = UnresponsiveConfig {
-                    max_timeout: Some(timeout),
-                    interval: (timeout / 4).max(Duration::from_millis(10)),
-                };
+                connection.unresponsive =
+                    UnresponsiveConfig { max_timeout: Some(connecting), interval: connecting / 4 };
             });
             builder.with_performance_config(|performance| performance.default_command_timeout = timeout);
         }
         let failed = |error: fred::error::Error| OpenError::Client { problem: error.to_string() };
-        let listening = builder.build_subscriber_client().map_err(failed)?;
+        builder.build_subscriber_client().map_err(failed)?;
+        let listening = builder.clone();
         let make = NodeClients { builder, tls_name: tls_name.clone() };
         let nodes = nodes(make, timeout).map_err(failed)?;
         let once = NodeClients { builder: once, tls_name };
@@ -199,8 +203,9 @@ fn tls_name(config: &Config) -> Option<String> {
 fn nodes(make: NodeClients, timeout: Duration) -> Result<Nodes, fred::error::Error> {
     let config = make.builder.get_config().cloned().unwrap_or_default();
     Ok(match config.server {
-        ServerConfig::Centralized { .. } => Nodes::One(Arc::new(Line::new(make.builder.build()?, timeout))),
-        ServerConfig::Sentinel { .. } => Nodes::One(Arc::new(Line::by_sentinels(make, timeout)?)),
+        ServerConfig::Centralized { .. } | ServerConfig::Sentinel { .. } => {
+            Nodes::One(Arc::new(Line::new(make, timeout)?))
+        }
         ServerConfig::Clustered { hosts, .. } => Nodes::Several(Directory::new(make, hosts, timeout)),
     })
 }

@@ -107,7 +107,7 @@ impl Replicas {
 
     async fn connect(&self, node: Option<&Server>) -> Result<Connection, Error> {
         let client = match node {
-            Some(node) => self.make.client(node)?,
+            Some(node) => self.make.of(node).any(0)?,
             // Each asks another Sentinel first.
             None => self.make.any(self.connected.fetch_add(1, Ordering::Relaxed))?,
         };

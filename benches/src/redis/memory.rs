@@ -36,11 +36,11 @@ pub(crate) async fn measure(place: &Place) -> Result<(), Failure> {
 
     let store = opened(&place.url(MEMORY + 2)).await?;
     let before = used(place);
-    for chunk in 0..RECORDS / 1_000 {
+    for _ in 0..RECORDS / 1_000 {
         let owners = claimed(&store, "memory", 1_000).await?.into_iter().map(|(_, owner)| owner);
-        complete(&store, owners.collect(), BODY).await.map_err(|error| format!("chunk {chunk}: {error}"))?;
+        complete(&store, owners.collect(), BODY).await?;
     }
-    tell("a record that is done, with that response", place, before)?;
+    tell("a record that is done with that response", place, before)?;
     let usage = place.command(MEMORY + 1, &["MEMORY", "USAGE", &names(&[claims[0].0.clone()])[0]]).integer();
     number("MEMORY USAGE of a record in progress", Goal::None, usage as f64, "bytes")
 }

@@ -55,6 +55,8 @@ pub(crate) async fn measure(options: &Options, place: &Place, plan: Plan) -> Res
     if options.wants("writes") {
         report::ratios("The others against the same bare SET PX")?;
         let retries = Arc::new(running.iter().map(input::retry).collect());
+        // None of them lapses meanwhile.
+        renewals(&store, owners.clone(), MANY)(owners.len()).await?;
         for tasks in [1, MANY] {
             let sets = || bare.sets(place, SPEED, &value, tasks);
             let plan = plan.of(tasks);

@@ -209,8 +209,8 @@ impl Chooser {
         let length = match self.rng.below(8) {
             0 => 0,
             1 => room,
-            2 => room + 1,
-            3 => room / 2,
+            2..4 => room + 1,
+            4 => room / 2,
             _ => 10,
         };
         Checkpoint::new(name, self.rng.bytes(length)).expect("the suite names checkpoints validly")

@@ -5,7 +5,7 @@ mod model;
 mod step;
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     env,
     fmt::Debug,
     sync::Arc,
@@ -57,12 +57,14 @@ pub async fn any_sequence_of_operations_is_answered_and_kept_as_the_machine_says
     }
 }
 
-fn setting(name: &str) -> Option<u64> {
+/// The whole number that an environment variable is set to.
+pub(crate) fn setting(name: &str) -> Option<u64> {
     let value = env::var(name).ok()?;
     Some(value.trim().parse().unwrap_or_else(|_| panic!("{name} must be a whole number and is {value:?}")))
 }
 
 async fn play(harness: &Harness, seed: u64, steps: usize) {
+    harness.notes().note_seed(seed);
     let mut sequence = Sequence::new(harness, seed).await;
     for number in 1..=steps {
         let step = sequence.chooser.next(&sequence.model, sequence.world.now().await);
@@ -85,6 +87,8 @@ struct Sequence<'a> {
     handles: Vec<Arc<dyn Store>>,
     chooser: Chooser,
     model: Model,
+    /// Records that are absent to everybody and may still be stored: until they are swept, a sweep or purge counts them.
+    leftovers: BTreeSet<Id>,
     past: VecDeque<(Option<Id>, String)>,
     start: Timestamp,
 }
@@ -95,7 +99,8 @@ impl<'a> Sequence<'a> {
         let handles = vec![Arc::clone(world.store()), world.open().await];
         let chooser = Chooser::new(seed, if harness.waits() { 100 } else { 1 }, harness.is_durable());
         let start = world.now().await;
-        Self { world, handles, chooser, model: Model::new(), past: VecDeque::new(), start }
+        let (model, leftovers, past) = (Model::new(), BTreeSet::new(), VecDeque::new());
+        Self { world, handles, chooser, model, leftovers, past, start }
     }
 
     fn handle(&mut self) -> Arc<dyn Store> {
@@ -206,11 +211,13 @@ impl<'a> Sequence<'a> {
                 self.note(None, step, from, &swept);
                 let swept = swept.map_err(|error| format!("The sweep failed: {error}"))?;
                 let expired = self.model.values().filter(|record| !record.is_live(span.to)).count();
+                let expired = expired + self.leftovers(None);
                 if swept > expired.min(limit.get()) {
                     return Err(format!("{swept} were swept, but {expired} are expired and the limit is {limit}."));
                 }
                 if swept < limit.get() {
                     self.model.retain(|_, record| record.is_live(span.from));
+                    self.leftovers.clear();
                 }
                 self.audit().await
             }
@@ -296,15 +303,28 @@ impl<'a> Sequence<'a> {
             match self.check_read(candidate.as_ref(), read, span) {
                 Ok(()) => {
                     match candidate {
-                        Some(record) => self.model.insert(id.clone(), record),
-                        None => self.model.remove(id),
-                    };
+                        Some(record) => drop(self.model.insert(id.clone(), record)),
+                        None => self.forget(id),
+                    }
                     return Ok(());
                 }
                 Err(found) => finding = finding.or(Some(found)),
             }
         }
         Err(finding.unwrap_or_else(|| "No record explains it.".into()))
+    }
+
+    /// The record is absent from here on, and may still be stored.
+    fn forget(&mut self, id: &Id) {
+        if self.model.remove(id).is_some() {
+            self.leftovers.insert(id.clone());
+        }
+    }
+
+    /// How many records may still be stored that the model does not have, of one scope or of all.
+    fn leftovers(&self, of: Option<&Scope>) -> usize {
+        let unknown = self.leftovers.iter().filter(|id| !self.model.contains_key(*id));
+        unknown.filter(|id| of.is_none_or(|of| id.0 == *of)).count()
     }
 
     fn check_read(&self, known: Option<&Record>, read: Option<(&Record, Timestamp)>, span: Span) -> Result<(), String> {
@@ -327,7 +347,7 @@ impl<'a> Sequence<'a> {
 
     async fn follow_purge(&mut self, scope: &Scope, limit: usize, purged: usize, span: Span) -> Result<(), String> {
         let ids: Vec<Id> = self.model.keys().filter(|id| id.0 == *scope).cloned().collect();
-        let (mut gone, mut may_be_gone, mut left) = (0, 0, 0);
+        let (mut gone, mut may_be_gone, mut left) = (0, self.leftovers(Some(scope)), 0);
         for id in ids {
             let read = self.handles[0].read(&id.0, &id.1).await.map_err(|error| format!("The read failed: {error}"))?;
             match (self.model.get(&id), read) {
@@ -336,8 +356,11 @@ impl<'a> Sequence<'a> {
                     gone += 1;
                     self.model.remove(&id);
                 }
-                // Where it expired, it may be there still, and counted by another purge.
-                (_, None) => may_be_gone += 1,
+                (_, None) => {
+                    may_be_gone += 1;
+                    // Purged or expired, it is absent from here on; what is claimed next may begin before its expiry.
+                    self.forget(&id);
+                }
             }
         }
         if purged > limit || purged < gone || purged > gone + may_be_gone || (purged < limit && left > 0) {
@@ -348,6 +371,7 @@ impl<'a> Sequence<'a> {
         }
         if purged < limit {
             self.model.retain(|id, _| id.0 != *scope);
+            self.leftovers.retain(|id| id.0 != *scope);
         }
         self.audit().await
     }

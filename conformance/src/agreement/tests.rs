@@ -1,3 +1,5 @@
+use std::num::NonZeroUsize;
+
 use super::*;
 use crate::common::{Reference, Right};
 
@@ -65,6 +67,26 @@ fn a_sequence_comes_to_the_instants_at_which_leases_and_retentions_end() {
             sequence.take(&step).await.unwrap();
         }
         assert!(ends.iter().all(|count| *count > 5), "before, at and after an end: {ends:?}");
+    });
+}
+
+#[test]
+fn an_expired_record_that_is_still_stored_is_counted_by_the_purge_or_sweep_that_removes_it() {
+    crate::run("agreement", Reference::<Right>::harness(), async |harness: &Harness| {
+        let (tenant, one) = (crate::world::scope("tenant"), NonZeroUsize::MIN);
+        for last in [Step::Purge(tenant.clone(), one), Step::Sweep(one)] {
+            let mut sequence = Sequence::new(harness, 1).await;
+            for name in ["k", "k%"] {
+                let claim = sequence.world.short_claim(&tenant, &crate::world::key(name));
+                sequence.take(&Step::Claim(claim)).await.unwrap();
+            }
+            let expired = sequence.world.retention().standard();
+            for step in [Step::Advance(expired), Step::Purge(tenant.clone(), one), last] {
+                sequence.take(&step).await.unwrap();
+            }
+            let answers: Vec<_> = sequence.past.iter().filter(|(_, line)| line.contains("Ok(1)")).collect();
+            assert_eq!(answers.len(), 2, "{answers:?}");
+        }
     });
 }
 

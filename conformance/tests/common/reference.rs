@@ -40,6 +40,8 @@ pub(crate) struct Kept<R> {
 pub(crate) struct Reference<R: Rules> {
     pub(super) kept: Arc<Kept<R>>,
     pub(super) rules: R,
+    /// What it has read, where it keeps that.
+    cache: Mutex<BTreeMap<Id, Record>>,
 }
 
 impl<R: Rules> Reference<R> {
@@ -55,7 +57,7 @@ impl<R: Rules> Reference<R> {
             })
         });
         kept.handles.fetch_add(1, Ordering::SeqCst);
-        Self { kept: Arc::clone(&kept), rules: R::default() }
+        Self { kept: Arc::clone(&kept), rules: R::default(), cache: Mutex::default() }
     }
 
     pub(crate) fn harness() -> Harness {
@@ -77,20 +79,40 @@ impl<R: Rules> Reference<R> {
     }
 
     /// Finds, decides and writes, in one step unless the rules say otherwise.
-    async fn with<T>(&self, scope: &Scope, key: &Key, decide: impl FnOnce(&R, &mut Slot, Timestamp) -> T) -> T {
+    async fn with<T>(
+        &self,
+        operation: &str,
+        scope: &Scope,
+        key: &Key,
+        decide: impl FnOnce(&R, &mut Slot, Timestamp) -> T,
+    ) -> T {
         let id = self.rules.id(scope, key);
         pause(R::YIELDS).await;
+        self.cache.lock().unwrap().remove(&id);
         let found = self.kept.shelf.lock().unwrap().get(&id);
         let gap = match R::GAP {
-            Gap::None => false,
-            Gap::Always => true,
+            Gap::None | Gap::Torn => false,
+            Gap::Always | Gap::Short => true,
             Gap::OnLapse => found.as_ref().is_some_and(|found| found.is_lapsed(self.now())),
+            Gap::In(name) => operation == name,
         };
         let answer = if gap {
-            let mut slot = found;
-            yield_now().await;
+            let mut slot = found.clone();
+            match R::GAP {
+                Gap::Short => std::thread::yield_now(),
+                _ => yield_now().await,
+            }
             let answer = decide(&self.rules, &mut slot, self.now());
-            self.kept.shelf.lock().unwrap().put(id, slot);
+            if slot != found {
+                self.kept.shelf.lock().unwrap().put(id, slot);
+            }
+            answer
+        } else if R::GAP == Gap::Torn {
+            let mut slot = found.clone();
+            let answer = decide(&self.rules, &mut slot, self.now());
+            if slot != found {
+                self.put_in_pieces(id, slot).await;
+            }
             answer
         } else {
             let mut shelf = self.kept.shelf.lock().unwrap();
@@ -104,6 +126,26 @@ impl<R: Rules> Reference<R> {
         answer
     }
 
+    /// Writes who owns the record, and then how far it is.
+    async fn put_in_pieces(&self, id: Id, slot: Slot) {
+        let of_both = |owner: &Record, state: &Record| Record {
+            state: state.state.clone(),
+            settled: state.settled,
+            checkpoints: state.checkpoints.clone(),
+            ..owner.clone()
+        };
+        let Some(record) = slot else { return self.kept.shelf.lock().unwrap().put(id, None) };
+        {
+            let mut shelf = self.kept.shelf.lock().unwrap();
+            let before = shelf.get(&id).unwrap_or_else(|| record.clone());
+            shelf.put(id.clone(), Some(of_both(&record, &before)));
+        }
+        yield_now().await;
+        let mut shelf = self.kept.shelf.lock().unwrap();
+        let owner = shelf.get(&id).unwrap_or_else(|| record.clone());
+        shelf.put(id, Some(of_both(&owner, &record)));
+    }
+
     /// Marks a record for as long as the value lives; none if another operation has marked it.
     fn mark(&self, id: Id) -> Option<Mark<'_, R>> {
         let is_new = self.kept.marks.lock().unwrap().insert(id.clone());
@@ -111,9 +153,15 @@ impl<R: Rules> Reference<R> {
     }
 
     /// The same as [`Reference::with`], on a record that is marked meanwhile.
-    async fn marked<T>(&self, scope: &Scope, key: &Key, decide: impl FnOnce(&R, &mut Slot, Timestamp) -> T) -> T {
+    async fn marked<T>(
+        &self,
+        operation: &str,
+        scope: &Scope,
+        key: &Key,
+        decide: impl FnOnce(&R, &mut Slot, Timestamp) -> T,
+    ) -> T {
         if R::MARKS == Marks::None {
-            return self.with(scope, key, decide).await;
+            return self.with(operation, scope, key, decide).await;
         }
         let mut mark = loop {
             match self.mark((scope.clone(), key.clone())) {
@@ -122,7 +170,7 @@ impl<R: Rules> Reference<R> {
             }
         };
         yield_now().await;
-        let answer = self.with(scope, key, decide).await;
+        let answer = self.with(operation, scope, key, decide).await;
         mark.is_done = true;
         answer
     }
@@ -232,13 +280,13 @@ impl<R: Rules> Store for Reference<R> {
     async fn claim(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
         let decide = |rules: &R, slot: &mut Slot, now| rules.claim(slot, claim, now);
         if R::MARKS == Marks::None {
-            return self.with(claim.scope(), claim.key(), decide).await;
+            return self.with("claim", claim.scope(), claim.key(), decide).await;
         }
         let Some(mut mark) = self.mark((claim.scope().clone(), claim.key().clone())) else {
             return Ok(ClaimRow::Busy { seen: None });
         };
         yield_now().await;
-        let row = self.with(claim.scope(), claim.key(), decide).await;
+        let row = self.with("claim", claim.scope(), claim.key(), decide).await;
         mark.is_done = true;
         row
     }
@@ -250,39 +298,50 @@ impl<R: Rules> Store for Reference<R> {
         retention: Retention,
     ) -> Result<Fenced<Response>, StoreError> {
         let decide = |rules: &R, slot: &mut Slot, now| rules.complete(slot, owner, response, retention, now);
-        Ok(self.marked(owner.scope(), owner.key(), decide).await)
+        Ok(self.marked("complete", owner.scope(), owner.key(), decide).await)
     }
 
     async fn release(&self, owner: &Owner) -> Result<Fenced<()>, StoreError> {
-        Ok(self.marked(owner.scope(), owner.key(), |rules, slot, now| rules.release(slot, owner, now)).await)
+        Ok(self.marked("release", owner.scope(), owner.key(), |rules, slot, now| rules.release(slot, owner, now)).await)
     }
 
     async fn forget(&self, owner: &Owner) -> Result<Fenced<()>, StoreError> {
-        Ok(self.marked(owner.scope(), owner.key(), |rules, slot, now| rules.forget(slot, owner, now)).await)
+        Ok(self.marked("forget", owner.scope(), owner.key(), |rules, slot, now| rules.forget(slot, owner, now)).await)
     }
 
     async fn hold(&self, owner: &Owner, retention: Retention) -> Result<Fenced<()>, StoreError> {
-        Ok(self.marked(owner.scope(), owner.key(), |rules, slot, now| rules.hold(slot, owner, retention, now)).await)
+        Ok(self
+            .marked("hold", owner.scope(), owner.key(), |rules, slot, now| rules.hold(slot, owner, retention, now))
+            .await)
     }
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<Fenced<()>, StoreError> {
-        Ok(self.marked(owner.scope(), owner.key(), |rules, slot, now| rules.renew(slot, owner, lease, now)).await)
+        Ok(self
+            .marked("renew", owner.scope(), owner.key(), |rules, slot, now| rules.renew(slot, owner, lease, now))
+            .await)
     }
 
     async fn checkpoint(&self, owner: &Owner, checkpoint: &Checkpoint) -> Result<Fenced<Checkpointed>, StoreError> {
         let decide = |rules: &R, slot: &mut Slot, now| rules.checkpoint(slot, owner, checkpoint, now);
-        Ok(self.marked(owner.scope(), owner.key(), decide).await)
+        Ok(self.marked("checkpoint", owner.scope(), owner.key(), decide).await)
     }
 
     async fn resolve(&self, resolve: &Resolve) -> Result<Fenced<Record>, StoreError> {
-        Ok(self.marked(resolve.scope(), resolve.key(), |rules, slot, now| rules.resolve(slot, resolve, now)).await)
+        Ok(self
+            .marked("resolve", resolve.scope(), resolve.key(), |rules, slot, now| rules.resolve(slot, resolve, now))
+            .await)
     }
 
     async fn read(&self, scope: &Scope, key: &Key) -> Result<Option<Snapshot>, StoreError> {
         pause(R::YIELDS).await;
         let shelf = self.kept.shelf.lock().unwrap();
-        let now = self.now();
-        let record = shelf.get(&self.rules.id(scope, key)).filter(|record| record.is_live(now));
+        let (now, id) = (self.now(), self.rules.id(scope, key));
+        let mut cache = self.cache.lock().unwrap();
+        let cached = cache.get(&id).filter(|_| R::CACHES).cloned();
+        let record = cached.or_else(|| shelf.get(&id)).filter(|record| record.is_live(now));
+        if let Some(record) = &record {
+            cache.insert(id, record.clone());
+        }
         Ok(record.map(|record| Snapshot { record, now }))
     }
 
@@ -312,10 +371,15 @@ impl<R: Rules> Store for Reference<R> {
     }
 
     async fn sweep(&self, limit: NonZeroUsize) -> Result<usize, StoreError> {
+        let find = |shelf: &Shelf<R>| -> Vec<_> {
+            let now = self.now();
+            let swept = shelf.all().into_iter().filter(|(_, record)| self.rules.is_swept(record, now));
+            swept.take(limit.get()).collect()
+        };
+        let found = find(&self.kept.shelf.lock().unwrap());
+        pause(if R::SWEEPS_LATE { 3 } else { 0 }).await;
         let mut shelf = self.kept.shelf.lock().unwrap();
-        let now = self.now();
-        let swept = shelf.all().into_iter().filter(|(_, record)| self.rules.is_swept(record, now));
-        let swept: Vec<_> = swept.take(limit.get()).collect();
+        let swept = if R::SWEEPS_LATE { found } else { find(&shelf) };
         for (id, _) in &swept {
             shelf.put(id.clone(), None);
         }

@@ -15,6 +15,12 @@ pub(crate) enum Gap {
     Always,
     /// Only where a lapsed record is found.
     OnLapse,
+    /// Only in the operation of this name.
+    In(&'static str),
+    /// Always, and without waiting for anything: only another thread comes in between.
+    Short,
+    /// Between the owner's part of a record and the rest of it, which are written one after the other.
+    Torn,
 }
 
 /// See [`Rules::MARKS`].
@@ -31,10 +37,14 @@ pub(crate) enum Marks {
 pub(crate) type Slot = Option<Record>;
 
 pub(crate) trait Rules: Default + Send + Sync + 'static {
+    /// Whether a handle keeps what it has read, until it writes itself.
+    const CACHES: bool = false;
     /// Whether the store lets others in between finding a record and writing it.
     const GAP: Gap = Gap::None;
     /// Whether the last write is still on its way when it is answered, and lost in a restart.
     const LAZY: bool = false;
+    /// Whether the sweep removes what it found expired without looking again.
+    const SWEEPS_LATE: bool = false;
     /// How often each operation lets others go first, before and after its step.
     const YIELDS: usize = 0;
     /// Whether records are kept as bytes, in two pieces.

@@ -135,6 +135,27 @@ async fn a_written_row_grants_the_attempt_that_it_names() {
     assert_eq!((grant.number(), grant.is_repeat()), (1, false));
 }
 
+#[test]
+fn the_row_for_a_decision_is_what_was_written_or_what_was_found_and_when_it_was_judged() {
+    let row = |found: Option<Record>, by: u8| {
+        let decision = machine::claim(found.as_ref(), &claim_of(by), NOW).unwrap();
+        ClaimRow::decided(found, decision, NOW)
+    };
+    let expired = Record { expiry: NOW, ..taken_over() };
+    for found in [None, Some(expired)] {
+        assert!(matches!(row(found, 2), ClaimRow::Written(record) if record.attempt().number == 1));
+    }
+    for found in [taken_over(), done()] {
+        match row(Some(found.clone()), 2) {
+            ClaimRow::Found { record, now } => assert_eq!((record, now), (found, Some(NOW))),
+            other => panic!("{other:?}"),
+        }
+    }
+    // A decision that belongs to another record.
+    let of_another = machine::claim(Some(&done()), &claim_of(2), NOW).unwrap();
+    assert!(matches!(ClaimRow::decided(None, of_another, NOW), ClaimRow::Busy { seen: None }));
+}
+
 #[tokio::test]
 async fn a_written_row_that_is_not_the_claims_is_refused() {
     for row in [Record { token: token(2), ..taken_over() }, Record { state: State::Released, ..taken_over() }, done()] {

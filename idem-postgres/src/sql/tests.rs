@@ -76,7 +76,7 @@ async fn no_statement_about_one_record_reads_the_whole_table() {
         (&statements.wait, owner.to_owned()),
         (
             &statements.swap,
-            format!(r"{owner}, 0, 1, 1, 1, '\x00', 1, 0, true, 0, NULL, 1, 1, 1, 0, false, true, NULL, 0"),
+            format!(r"{owner}, 0, 1, 1, 1, '\x00', 1, 0, true, 0, NULL, 1, 1, 1, 0, false, true, NULL, 0, false"),
         ),
         (&statements.purge, "'tenant-1', 100".to_owned()),
         (&statements.lapsed, "'tenant-1', 'k-1', 10, NULL".to_owned()),
@@ -136,6 +136,7 @@ async fn a_swap_writes_over_the_row_that_was_judged_and_over_no_other_and_not_la
         "lease_end = lease_end + 1",
         "expiry = expiry + 1",
         "format = 2",
+        "started = true",
         "checkpoint_names = ARRAY['charge'], checkpoint_values = ARRAY['ch_1'::bytea]",
     ] {
         client.batch_execute("CREATE TEMPORARY TABLE kept AS SELECT * FROM public.swapped").await.unwrap();

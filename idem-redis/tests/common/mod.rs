@@ -163,6 +163,18 @@ pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
+/// The same for what is an error until then, which says why in the end.
+pub async fn eventually_ok<T>(what: &str, mut works: impl AsyncFnMut() -> Result<T, StoreError>) -> T {
+    let begun = Instant::now();
+    loop {
+        match works().await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "in vain: {what}: {error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// Random enough for a test, and the same for the same seed.
 pub struct Random(pub u64);
 

@@ -7,6 +7,7 @@ mod common;
 mod cut;
 mod memory;
 mod nodes;
+mod recovery;
 mod scripts;
 mod stopped;
 mod values;

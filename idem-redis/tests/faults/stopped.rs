@@ -13,8 +13,8 @@ use test_servers::{PrivateRedis, Proxy, RedisCluster, RedisSettings};
 use tokio::time::{sleep, timeout};
 
 use crate::common::{
-    LEASE, PATIENCE, Place, assert_unavailable, claim, claim_of, complete, eventually, granted, key, own, record,
-    response, retention, rounds, scope, token, word,
+    LEASE, PATIENCE, Place, assert_unavailable, claim, claim_of, complete, eventually, eventually_ok, granted, key,
+    own, record, response, retention, rounds, scope, token, word,
 };
 
 /// A time limit that a server which answers keeps, and one that does not oversteps soon.
@@ -106,6 +106,31 @@ async fn what_waits_for_a_server_that_stands_still_is_bounded_and_given_up_for_g
     assert!(applied <= 4 * 4096, "{applied} of {asked} claims were applied late");
     sleep(LIMIT).await;
     assert_eq!(server.command(&["DBSIZE"]).integer(), applied, "and nothing comes later");
+}
+
+// case 069
+#[tokio::test]
+async fn a_lone_call_is_answered_at_once_after_a_time_in_which_many_were_in_vain() {
+    let server = PrivateRedis::start(RedisSettings::new());
+    let place = Place::at(&server.url(), "lone");
+    let store = place.builder().timeout(LIMIT).connect().await.unwrap();
+    for _ in 0..3 {
+        server.pause();
+        // Calls begin just when others are given up, and with them the connection.
+        let begun = Instant::now();
+        while begun.elapsed() < 5 * LIMIT {
+            for _ in 0..20 {
+                let store = store.clone();
+                tokio::spawn(async move { store.read(&scope(), &key("k")).await });
+            }
+            sleep(LIMIT / 50).await;
+        }
+        server.resume();
+        // One after the other: nothing else moves them on.
+        for _ in 0..3 {
+            eventually_ok("it works again", async || store.read(&scope(), &key("k")).await).await;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -82,8 +82,9 @@ async fn a_record_whose_expiry_somebody_took_away_is_corrupt_and_nobody_takes_it
     assert_refused(&place, "k", &owner, StoreErrorKind::Corrupt).await;
     assert_eq!(value(&place, "k"), before);
     // As the error says.
-    redis().command(&["PEXPIRE", &place.name("k"), "60000"]);
-    complete(&store, &owner).await;
+    redis().command(&["DEL", &place.name("k")]);
+    assert_eq!(store.complete(&owner, &crate::common::response(), retention()).await.unwrap(), Fenced::Superseded);
+    complete(&store, &own(&store, &claim_of("k")).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

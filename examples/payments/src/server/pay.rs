@@ -50,7 +50,7 @@ pub(super) async fn pay(
         Ok(None) => {}
         Ok(Some((ordered, payment))) if ordered == order => {
             if !attempt.is_repeat() {
-                tracing::warn!("a payment without its record was asked for again, and is answered with");
+                tracing::warn!("a payment whose record is gone was asked for again, and is the answer");
             }
             return (StatusCode::CREATED, Json(payment)).into_response();
         }

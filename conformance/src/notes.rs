@@ -1,0 +1,53 @@
+//! What a check takes note of beside passing or failing.
+
+use std::{
+    io::Write,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// Shared by the clones of a harness.
+#[derive(Debug, Default)]
+pub(crate) struct Notes(Mutex<Noted>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    backend: Option<String>,
+    seed: Option<u64>,
+    not_claimed: Option<String>,
+}
+
+impl Notes {
+    pub(crate) fn note_backend(&self, backend: &str) {
+        self.noted().backend.get_or_insert_with(|| backend.to_owned());
+    }
+
+    /// Takes note of the seed that a check plays: where it fails, the last is the one that it failed with.
+    pub(crate) fn note_seed(&self, seed: u64) {
+        self.noted().seed = Some(seed);
+    }
+
+    /// Says that a check does not apply, past the capture of test output: a test that passed without checking anything
+    /// must not look like one that did.
+    pub(crate) fn note_not_claimed(&self, check: &str, capability: &str, declare: &str) {
+        self.noted().not_claimed.get_or_insert_with(|| capability.to_owned());
+        let line = format!("not claimed: {capability} ({check}; declared by Harness::{declare})\n");
+        // Whether anybody can read it does not matter to the check.
+        let _ = std::io::stdout().lock().write_all(line.as_bytes());
+    }
+
+    pub(crate) fn backend(&self) -> Option<String> {
+        self.noted().backend.clone()
+    }
+
+    pub(crate) fn seed(&self) -> Option<u64> {
+        self.noted().seed
+    }
+
+    pub(crate) fn not_claimed(&self) -> Option<String> {
+        self.noted().not_claimed.clone()
+    }
+
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
