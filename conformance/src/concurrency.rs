@@ -420,7 +420,7 @@ fn unlike_the_others(world: &World<'_>, tenant: &Scope, round: usize, task: usiz
     Claim::new(tenant.clone(), key(&format!("k-{round}-{task}")), token, fingerprint(&format!("request {task}")))
         .with_lease(lease)
         .with_retention(Retention::new(retention).with_held(retention + seconds(10_000)))
-        .with_on_lapse(if task % 2 == 0 { OnLapse::TakeOver } else { OnLapse::Hold })
+        .with_on_lapse(if task.is_multiple_of(2) { OnLapse::TakeOver } else { OnLapse::Hold })
 }
 
 /// A takeover, and not a conflict, is what a claim of a lapsed record gets while other keys are busy.
