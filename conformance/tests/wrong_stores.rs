@@ -870,7 +870,7 @@ fn with_body(response: &Response, change: impl Fn(&Bytes) -> Bytes) -> Response 
 struct LeasesOfTheFirst(Mutex<Option<(Timestamp, Duration)>>);
 impl Rules for LeasesOfTheFirst {
     fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
-        let mut group = self.0.lock().unwrap();
+        let mut group = self.0.lock().expect("no thread panicked under it");
         let (_, lease) = group.filter(|(at, _)| *at == now).unwrap_or((now, claim.lease()));
         *group = Some((now, lease));
         right_claim(slot, &claim.clone().with_lease(lease), now)
