@@ -28,7 +28,8 @@
 //!   first claim is one native command, `SET … NX GET PX`.
 //! - A takeover, and every write of an attempt, is a script that touches one key: it compares the token and number, or the
 //!   whole value that was judged, and writes once, last. An attempt that lost its record can write over nobody's.
-//! - No value is ever without an expiry.
+//! - No value is ever without an expiry. One that another hand took it from (`PERSIST`) is refused as corrupt wherever the
+//!   clock decides; a replay needs none.
 //! - Leases and retentions are judged by the server's clock alone, to the millisecond: from the time that the server itself
 //!   has left for a value.
 //! - A command that was cut off is sent again, and one that took too long may still be applied later: by the client, within
@@ -90,7 +91,7 @@
 //! | the server crashes and starts again: `appendfsync always` | nothing that was answered | the same |
 //! | … `appendfsync everysec` | a second or two | the same |
 //! | … no append-only file | everything since the last snapshot, or everything | the same |
-//! | memory is full: `noeviction` | nothing: claims are unavailable, a completion that is refused leaves its record in progress, and is retried | the same |
+//! | memory is full: `noeviction` | nothing: claims are unavailable (those that would be replays too, since they may have to write), a completion that is refused leaves its record in progress, and is retried | the same |
 //! | … an evicting `maxmemory-policy` | any record, at any time. Refused, unless [accepted](Builder::accept_eviction) | the same |
 //!
 //! `min-replicas-to-write` in the server's own configuration bounds how long a primary goes on alone. The layer behind all

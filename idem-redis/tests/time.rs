@@ -80,12 +80,12 @@ async fn a_lease_is_live_to_its_end_and_over_from_then_on_whatever_began_it() {
     }
 
     // After a renewal past the expiry, which begins another time to live, some time after the claim.
-    let short = claim_of("past the expiry").with_lease(LEASE).with_retention(Retention::new(LEASE));
+    let short = claim_of("past the expiry").with_lease(LEASE).with_retention(Retention::new(2 * LEASE));
     let owner = own(&store, &short).await;
     sleep(LEASE / 2).await;
-    let (renewed, when) = timed(store.renew(&owner, 2 * LEASE)).await;
+    let (renewed, when) = timed(store.renew(&owner, 3 * LEASE)).await;
     assert_eq!(renewed.unwrap(), Fenced::Written(()));
-    assert_eq!(word(&ends_after(&other, "past the expiry", when, 2 * LEASE).await), "Claimed");
+    assert_eq!(word(&ends_after(&other, "past the expiry", when, 3 * LEASE).await), "Claimed");
 
     // After a checkpoint, which moves nothing.
     let (owner, when) = timed(own(&store, &claim_of("noted").with_lease(LEASE))).await;

@@ -212,16 +212,15 @@ impl Store for Swapping {
     }
 
     async fn purge(&self, scope: &Scope, limit: NonZeroUsize) -> Result<usize, StoreError> {
-        // A row that is written in between is looked at again: it is the scope's all the same.
+        let is_of = |name: &str| name.split_once('\0').is_some_and(|(of, _)| of == scope.as_str());
         let mut removed = 0;
-        loop {
-            let left = NonZeroUsize::new(limit.get() - removed);
-            let is_of = |name: &str, _: &[u8]| name.split_once('\0').is_some_and(|(of, _)| of == scope.as_str());
-            match left.map_or(0, |left| self.remove(left, is_of)) {
-                0 => return Ok(removed),
-                more => removed += more,
-            }
+        while let Some(left) = NonZeroUsize::new(limit.get() - removed)
+            && self.rows.lock().keys().any(|name| is_of(name))
+        {
+            // A row that is written in between stays: it is the scope's all the same, and is looked at again.
+            removed += self.remove(left, |name, _| is_of(name));
         }
+        Ok(removed)
     }
 
     async fn check(&self) -> Result<(), StoreError> {
