@@ -27,6 +27,7 @@ at_every_level! {
     claims_that_travel_with_a_held_key_do_not_wait_for_it,
     a_row_that_a_stranger_has_locked_holds_up_no_claim,
     a_row_that_a_stranger_is_changing_holds_up_other_keys_no_longer_than_the_lock_timeout,
+    a_row_that_a_stranger_is_inserting_is_a_conflict_in_time,
     a_row_that_a_stranger_is_deleting_ends_in_a_definite_answer,
 }
 
@@ -289,6 +290,29 @@ async fn a_row_that_a_stranger_is_changing_holds_up_other_keys_no_longer_than_th
 /// Whether a claim that travels alone looks before it inserts, so that it does not wait for the row.
 fn looks_first(level: &str) -> bool {
     level != "serializable"
+}
+
+/// Nobody sees the row yet, so nobody knows better than to insert it too.
+async fn a_row_that_a_stranger_is_inserting_is_a_conflict_in_time(place: Place, level: &'static str) {
+    let store = place.builder().rival_wait(Duration::from_millis(100)).timeout(PATIENCE).connect().await.unwrap();
+    own(&store, &claim_of("template")).await;
+    let mut client = place.connect().await;
+    let transaction = client.transaction().await.unwrap();
+    let copy = format!(
+        "CREATE TEMPORARY TABLE copied ON COMMIT DROP AS SELECT * FROM {table} WHERE key = 'template';
+        UPDATE copied SET key = 'held';
+        INSERT INTO {table} SELECT * FROM copied",
+        table = place.table
+    );
+    transaction.batch_execute(&copy).await.unwrap();
+    let begun = Instant::now();
+    match claim(&store, &claim_of("held")).await {
+        Answer::Conflict { left: None, seen: None } => {}
+        other => panic!("{level}: {other:?}"),
+    }
+    assert!(begun.elapsed() < PATIENCE / 2, "{level}: {:?}", begun.elapsed());
+    transaction.rollback().await.unwrap();
+    own(&store, &claim_of("held")).await;
 }
 
 async fn a_row_that_a_stranger_is_deleting_ends_in_a_definite_answer(place: Place, level: &'static str) {
