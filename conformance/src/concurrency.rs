@@ -1,6 +1,7 @@
 //! Concurrency: many tasks on several handles, started together, and one outcome for each key.
 
 use std::{
+    num::NonZeroUsize,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -361,6 +362,54 @@ pub async fn a_key_that_is_claimed_and_released_at_once_has_one_owner_at_a_time_
     );
 }
 
+/// A claim that is repeated while its record is purged and another claims the key never takes that one's record: if the
+/// rival was told Claimed, the record is the rival's.
+pub async fn a_repeated_claim_that_meets_a_purge_and_a_rival_leaves_the_key_to_one_of_them(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    for round in race.rounds() {
+        let (tenant, key) = (scope(&format!("tenant-{round}")), key("k"));
+        let (mine, rivals) = (world.claim(&tenant, &key), world.claim(&tenant, &key));
+        claimed(world.ask(&mine).await, "A claim of an unused key must be Claimed");
+        // Not always the first to start.
+        let purger = round % TASKS;
+        let answers = race
+            .run(|task| {
+                let (mut mine, rivals) = (mine.clone(), rivals.clone());
+                if round % 2 == 1 {
+                    // No two write the same. In the other rounds all do, so that only the token tells them apart.
+                    let lease = mine.lease() + Duration::from_millis(task as u64);
+                    mine = mine.with_lease(lease);
+                }
+                move |store: Arc<dyn Store>| async move {
+                    if task != purger {
+                        return idem_core::claim(&*store, &mine).await;
+                    }
+                    store.purge(rivals.scope(), NonZeroUsize::MIN).await?;
+                    idem_core::claim(&*store, &rivals).await
+                }
+            })
+            .await;
+        let mut owner = mine.token();
+        for (task, answer) in answers.into_iter().enumerate() {
+            match ok(answer) {
+                Answer::Claimed(_) if task == purger => owner = rivals.token(),
+                Answer::Claimed(_) | Answer::Conflict { .. } => {}
+                other => panic!(
+                    "A claim of a key that is purged meanwhile must be Claimed or Conflict; the store answered {other:?}"
+                ),
+            }
+        }
+        let stored = present(world.store().read(&tenant, &key).await, "A record that was raced for must be there");
+        assert_eq!(
+            (stored.token, stored.number),
+            (owner, 1),
+            "A repeated claim must not take the record of a rival that was told Claimed; round {round}"
+        );
+    }
+    race.assert_collided();
+}
+
 /// Claims of different unused keys at once are all Claimed: none is told Conflict because of another.
 pub async fn claims_of_different_keys_at_once_are_all_claimed(harness: &Harness) {
     let world = World::new(harness).await;
@@ -420,7 +469,7 @@ fn unlike_the_others(world: &World<'_>, tenant: &Scope, round: usize, task: usiz
     Claim::new(tenant.clone(), key(&format!("k-{round}-{task}")), token, fingerprint(&format!("request {task}")))
         .with_lease(lease)
         .with_retention(Retention::new(retention).with_held(retention + seconds(10_000)))
-        .with_on_lapse(if task.is_multiple_of(2) { OnLapse::TakeOver } else { OnLapse::Hold })
+        .with_on_lapse(if task % 8 < 4 { OnLapse::TakeOver } else { OnLapse::Hold })
 }
 
 /// A takeover, and not a conflict, is what a claim of a lapsed record gets while other keys are busy.

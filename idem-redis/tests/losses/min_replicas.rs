@@ -12,8 +12,8 @@ use test_servers::{Cut, Fault, PrivateRedis, Proxy, RedisCluster, RedisSettings}
 use tokio::time::sleep;
 
 use crate::common::{
-    LEASE, Place, assert_unavailable, claim, claim_of, complete, eventually, granted, key, own, retention, scope,
-    token, word,
+    LEASE, Place, assert_unavailable, claim, claim_of, complete, eventually, granted, key, own, record, retention,
+    scope, token, word,
 };
 
 /// A claim that no replica acknowledges takes half of it.
@@ -70,6 +70,7 @@ async fn a_claim_that_no_replica_has_is_unavailable_and_can_be_repeated_with_its
     assert_eq!(granted(claim(&store, &first).await).number(), 1);
     assert!(has(&replica, &place, "k"));
     assert_eq!(word(&claim(&store, &claim_of("k")).await), "Conflict");
+    assert_eq!(record(&store, "k").await.unwrap().token, first.token());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
