@@ -33,6 +33,8 @@ const HANDLES: usize = 4;
 const ROUNDS: usize = 100;
 /// How many rounds do where every record is read afterwards.
 const FEW_ROUNDS: usize = 10;
+/// One that no round outlasts.
+const A_LONG_LEASE: Duration = Duration::from_secs(60 * 60);
 
 /// Of many claims of one unused key exactly one is Claimed, whichever handles they come through, and the others are
 /// Conflict. The stored token is the winner's.
@@ -179,7 +181,7 @@ pub async fn a_completion_that_meets_takeovers_is_stored_or_superseded_and_never
                     match owner {
                         Some(owner) => {
                             let completed = store.complete(&owner, &response, Retention::default()).await?;
-                            Ok(Either::Completed(completed == Fenced::Written(response)))
+                            Ok(Either::Written(completed == Fenced::Written(response)))
                         }
                         None => idem_core::claim(&*store, &claim).await.map(|answer| Either::Claim(Box::new(answer))),
                     }
@@ -189,7 +191,7 @@ pub async fn a_completion_that_meets_takeovers_is_stored_or_superseded_and_never
         let (mut completed, mut claims) = (0, Vec::new());
         for answer in answers {
             match ok(answer) {
-                Either::Completed(written) => completed += usize::from(written),
+                Either::Written(written) => completed += usize::from(written),
                 Either::Claim(answer) => claims.push(Ok(*answer)),
             }
         }
@@ -208,6 +210,58 @@ pub async fn a_completion_that_meets_takeovers_is_stored_or_superseded_and_never
     }
     race.assert_collided();
     assert_eq!(stored + taken, ROUNDS, "Every record must have been completed or taken over");
+}
+
+/// A renewal by an attempt that lapsed, while others take over: either it comes first, and they are Conflict, or one of
+/// them does, and it is Superseded.
+pub async fn a_renewal_that_meets_takeovers_keeps_the_key_or_is_superseded(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    let mut owners = Vec::new();
+    let mut end = world.now().await;
+    for round in race.rounds() {
+        let claim = world.claim(&tenant, &key(&format!("k-{round}"))).with_lease(world.lease());
+        let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
+        end = end.max(grant.lease_end());
+        owners.push(grant);
+    }
+    world.advance_to(end).await;
+    for round in race.rounds() {
+        let key = key(&format!("k-{round}"));
+        let renewer = round % TASKS;
+        let answers = race
+            .run(|task| {
+                let owner = (task == renewer).then(|| owners[round].owner().clone());
+                let claim = world.claim(&tenant, &key);
+                move |store: Arc<dyn Store>| async move {
+                    match owner {
+                        Some(owner) => {
+                            Ok(Either::Written(store.renew(&owner, A_LONG_LEASE).await? != Fenced::Superseded))
+                        }
+                        None => idem_core::claim(&*store, &claim).await.map(|answer| Either::Claim(Box::new(answer))),
+                    }
+                }
+            })
+            .await;
+        let (mut is_renewed, mut claims) = (false, Vec::new());
+        for answer in answers {
+            match ok(answer) {
+                Either::Written(renewed) => is_renewed = renewed,
+                Either::Claim(answer) => claims.push(Ok(*answer)),
+            }
+        }
+        let count = Count::of(claims);
+        assert_eq!(
+            usize::from(is_renewed) + count.takeovers,
+            1,
+            "A renewal that meets takeovers must be written and keep the key, or be superseded by exactly one; round \
+             {round}: renewed is {is_renewed}, and the claims had {count:?}"
+        );
+        let record = present(world.store().read(&tenant, &key).await, "A record that was raced for must be there");
+        assert_eq!(record.number as usize, 1 + count.takeovers, "The stored attempt must be the one that won");
+    }
+    race.assert_collided();
 }
 
 /// A checkpoint by an attempt that lapsed, while others take over: either its successor finds it, or it is Superseded.
@@ -236,7 +290,7 @@ pub async fn a_checkpoint_that_meets_takeovers_is_in_the_successors_hands_or_sup
                         Some(owner) => {
                             let charge = Checkpoint::new("charge", "ch_1").expect("a valid name");
                             let kept = store.checkpoint(&owner, &charge).await?;
-                            Ok(Either::Completed(kept != Fenced::Superseded))
+                            Ok(Either::Written(kept != Fenced::Superseded))
                         }
                         None => idem_core::claim(&*store, &claim).await.map(|answer| Either::Claim(Box::new(answer))),
                     }
@@ -246,7 +300,7 @@ pub async fn a_checkpoint_that_meets_takeovers_is_in_the_successors_hands_or_sup
         let (mut is_kept, mut claims) = (false, Vec::new());
         for answer in answers {
             match ok(answer) {
-                Either::Completed(kept) => is_kept = kept,
+                Either::Written(kept) => is_kept = kept,
                 Either::Claim(answer) => claims.push(Ok(*answer)),
             }
         }
@@ -491,7 +545,8 @@ pub async fn takeovers_of_different_keys_at_once_all_succeed(harness: &Harness) 
 }
 
 enum Either {
-    Completed(bool),
+    /// Whether the owner's write was written.
+    Written(bool),
     Claim(Box<Answer>),
 }
 

@@ -97,6 +97,7 @@ macro_rules! __for_each_check {
             concurrency::of_many_claims_of_a_lapsed_record_at_once_exactly_one_takes_it_over,
             concurrency::of_many_claims_of_a_released_record_at_once_exactly_one_is_claimed,
             concurrency::of_many_resolvers_of_one_record_at_once_exactly_one_gets_it,
+            concurrency::a_renewal_that_meets_takeovers_keeps_the_key_or_is_superseded,
             concurrency::a_checkpoint_that_meets_takeovers_is_in_the_successors_hands_or_superseded,
             concurrency::of_many_completions_by_one_attempt_one_is_recorded_and_all_are_answered_with_it,
             concurrency::of_many_checkpoints_of_one_name_at_once_one_is_kept_and_all_are_answered_with_it,

@@ -811,13 +811,13 @@ impl Rules for SweepsByTheFirstExpiry {
     fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
         let row = right_claim(slot, claim, now);
         if let Ok(ClaimRow::Written(record)) = &row {
-            self.0.lock().unwrap().insert(record.token, record.expiry);
+            self.0.lock().expect("no thread panicked").insert(record.token, record.expiry);
         }
         row
     }
 
     fn is_swept(&self, record: &Record, now: Timestamp) -> bool {
-        !record.is_live(now) && self.0.lock().unwrap().get(&record.token) == Some(&record.expiry)
+        !record.is_live(now) && self.0.lock().expect("no thread panicked").get(&record.token) == Some(&record.expiry)
     }
 }
 caught!(a_sweep_by_the_first_expiry_is_caught: Reference<SweepsByTheFirstExpiry>,
