@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use idem_core::{Answer, Checkpoint, Checkpointed, Claim, Fenced, Grant, Response, Retention, Store, StoreError};
+use idem_core::{
+    Answer, Checkpoint, Checkpointed, Claim, ClaimRow, Fenced, Grant, OnLapse, Response, Retention, Scope, Store,
+    StoreError, machine,
+};
 use tokio::{
     sync::Barrier,
     task::{JoinError, JoinSet},
@@ -17,6 +20,7 @@ use tokio::{
 
 use crate::{
     Harness,
+    agreement::differences,
     expect::{absent, claimed, ok, present, written},
     world::{World, fingerprint, key, scope},
 };
@@ -27,6 +31,10 @@ const TASKS: usize = 32;
 const HANDLES: usize = 4;
 /// How many keys they race for, one after the other.
 const ROUNDS: usize = 100;
+/// How many rounds do where every record is read afterwards.
+const FEW_ROUNDS: usize = 10;
+/// One that no round outlasts.
+const A_LONG_LEASE: Duration = Duration::from_secs(60 * 60);
 
 /// Of many claims of one unused key exactly one is Claimed, whichever handles they come through, and the others are
 /// Conflict. The stored token is the winner's.
@@ -203,7 +211,7 @@ pub async fn a_completion_that_meets_takeovers_is_stored_or_superseded_and_never
                     match owner {
                         Some(owner) => {
                             let completed = store.complete(&owner, &response, Retention::default()).await?;
-                            Ok(Either::Completed(completed == Fenced::Written(response)))
+                            Ok(Either::Written(completed == Fenced::Written(response)))
                         }
                         None => idem_core::claim(&*store, &claim).await.map(|answer| Either::Claim(Box::new(answer))),
                     }
@@ -213,7 +221,7 @@ pub async fn a_completion_that_meets_takeovers_is_stored_or_superseded_and_never
         let (mut completed, mut claims) = (0, Vec::new());
         for answer in answers {
             match ok(answer) {
-                Either::Completed(written) => completed += usize::from(written),
+                Either::Written(written) => completed += usize::from(written),
                 Either::Claim(answer) => claims.push(Ok(*answer)),
             }
         }
@@ -232,6 +240,58 @@ pub async fn a_completion_that_meets_takeovers_is_stored_or_superseded_and_never
     }
     race.assert_collided();
     assert_eq!(stored + taken, ROUNDS, "Every record must have been completed or taken over");
+}
+
+/// A renewal by an attempt that lapsed, while others take over: either it comes first, and they are Conflict, or one of
+/// them does, and it is Superseded.
+pub async fn a_renewal_that_meets_takeovers_keeps_the_key_or_is_superseded(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    let mut owners = Vec::new();
+    let mut end = world.now().await;
+    for round in race.rounds() {
+        let claim = world.claim(&tenant, &key(&format!("k-{round}"))).with_lease(world.lease());
+        let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
+        end = end.max(grant.lease_end());
+        owners.push(grant);
+    }
+    world.advance_to(end).await;
+    for round in race.rounds() {
+        let key = key(&format!("k-{round}"));
+        let renewer = round % TASKS;
+        let answers = race
+            .run(|task| {
+                let owner = (task == renewer).then(|| owners[round].owner().clone());
+                let claim = world.claim(&tenant, &key);
+                move |store: Arc<dyn Store>| async move {
+                    match owner {
+                        Some(owner) => {
+                            Ok(Either::Written(store.renew(&owner, A_LONG_LEASE).await? != Fenced::Superseded))
+                        }
+                        None => idem_core::claim(&*store, &claim).await.map(|answer| Either::Claim(Box::new(answer))),
+                    }
+                }
+            })
+            .await;
+        let (mut is_renewed, mut claims) = (false, Vec::new());
+        for answer in answers {
+            match ok(answer) {
+                Either::Written(renewed) => is_renewed = renewed,
+                Either::Claim(answer) => claims.push(Ok(*answer)),
+            }
+        }
+        let count = Count::of(claims);
+        assert_eq!(
+            usize::from(is_renewed) + count.takeovers,
+            1,
+            "A renewal that meets takeovers must be written and keep the key, or be superseded by exactly one; round \
+             {round}: renewed is {is_renewed}, and the claims had {count:?}"
+        );
+        let record = present(world.store().read(&tenant, &key).await, "A record that was raced for must be there");
+        assert_eq!(record.number as usize, 1 + count.takeovers, "The stored attempt must be the one that won");
+    }
+    race.assert_collided();
 }
 
 /// A checkpoint by an attempt that lapsed, while others take over: either its successor finds it, or it is Superseded.
@@ -260,7 +320,7 @@ pub async fn a_checkpoint_that_meets_takeovers_is_in_the_successors_hands_or_sup
                         Some(owner) => {
                             let charge = Checkpoint::new("charge", "ch_1").expect("a valid name");
                             let kept = store.checkpoint(&owner, &charge).await?;
-                            Ok(Either::Completed(kept != Fenced::Superseded))
+                            Ok(Either::Written(kept != Fenced::Superseded))
                         }
                         None => idem_core::claim(&*store, &claim).await.map(|answer| Either::Claim(Box::new(answer))),
                     }
@@ -270,7 +330,7 @@ pub async fn a_checkpoint_that_meets_takeovers_is_in_the_successors_hands_or_sup
         let (mut is_kept, mut claims) = (false, Vec::new());
         for answer in answers {
             match ok(answer) {
-                Either::Completed(kept) => is_kept = kept,
+                Either::Written(kept) => is_kept = kept,
                 Either::Claim(answer) => claims.push(Ok(*answer)),
             }
         }
@@ -386,6 +446,54 @@ pub async fn a_key_that_is_claimed_and_released_at_once_has_one_owner_at_a_time_
     );
 }
 
+/// A claim that is repeated while its record is purged and another claims the key never takes that one's record: if the
+/// rival was told Claimed, the record is the rival's.
+pub async fn a_repeated_claim_that_meets_a_purge_and_a_rival_leaves_the_key_to_one_of_them(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    for round in race.rounds() {
+        let (tenant, key) = (scope(&format!("tenant-{round}")), key("k"));
+        let (mine, rivals) = (world.claim(&tenant, &key), world.claim(&tenant, &key));
+        claimed(world.ask(&mine).await, "A claim of an unused key must be Claimed");
+        // Not always the first to start.
+        let purger = round % TASKS;
+        let answers = race
+            .run(|task| {
+                let (mut mine, rivals) = (mine.clone(), rivals.clone());
+                if round % 2 == 1 {
+                    // No two write the same. In the other rounds all do, so that only the token tells them apart.
+                    let lease = mine.lease() + Duration::from_millis(task as u64);
+                    mine = mine.with_lease(lease);
+                }
+                move |store: Arc<dyn Store>| async move {
+                    if task != purger {
+                        return idem_core::claim(&*store, &mine).await;
+                    }
+                    store.purge(rivals.scope(), NonZeroUsize::MIN).await?;
+                    idem_core::claim(&*store, &rivals).await
+                }
+            })
+            .await;
+        let mut owner = mine.token();
+        for (task, answer) in answers.into_iter().enumerate() {
+            match ok(answer) {
+                Answer::Claimed(_) if task == purger => owner = rivals.token(),
+                Answer::Claimed(_) | Answer::Conflict { .. } => {}
+                other => panic!(
+                    "A claim of a key that is purged meanwhile must be Claimed or Conflict; the store answered {other:?}"
+                ),
+            }
+        }
+        let stored = present(world.store().read(&tenant, &key).await, "A record that was raced for must be there");
+        assert_eq!(
+            (stored.token, stored.number),
+            (owner, 1),
+            "A repeated claim must not take the record of a rival that was told Claimed; round {round}"
+        );
+    }
+    race.assert_collided();
+}
+
 /// Claims of different unused keys at once are all Claimed: none is told Conflict because of another.
 pub async fn claims_of_different_keys_at_once_are_all_claimed(harness: &Harness) {
     let world = World::new(harness).await;
@@ -401,6 +509,51 @@ pub async fn claims_of_different_keys_at_once_are_all_claimed(harness: &Harness)
         );
     }
     race.assert_collided();
+}
+
+/// Claims of different keys that arrive together, each with a request, a lease, a retention and an on-lapse rule of its
+/// own, are each kept with their own, and given the row that is kept.
+pub async fn claims_that_arrive_together_are_each_kept_as_their_own(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    let tenant = scope("tenant");
+    for round in 0..FEW_ROUNDS {
+        let claims: Vec<Claim> = (0..TASKS).map(|task| unlike_the_others(&world, &tenant, round, task)).collect();
+        let rows = race.run(|task| {
+            let claim = claims[task].clone();
+            move |store: Arc<dyn Store>| async move { store.claim(&claim).await }
+        });
+        for (claim, row) in claims.iter().zip(rows.await) {
+            let ClaimRow::Written(row) = ok(row) else {
+                panic!(
+                    "A claim of an unused key must give the row that it wrote, whatever other keys are claimed meanwhile"
+                )
+            };
+            let stored = present(world.store().read(&tenant, claim.key()).await, "A claimed record must be there");
+            let decision = machine::claim(None, claim, stored.claimed).expect("a claim of an unused key is no reuse");
+            let expected = decision.write.expect("a claim of an unused key is written");
+            assert_eq!(
+                stored,
+                expected,
+                "A claim must be kept as its own, whatever arrives with it: {}",
+                differences(&expected, &stored)
+            );
+            assert_eq!(row, stored, "The row that a claim gives must be stored: {}", differences(&row, &stored));
+        }
+    }
+    race.assert_collided();
+}
+
+fn unlike_the_others(world: &World<'_>, tenant: &Scope, round: usize, task: usize) -> Claim {
+    let seconds = |number: usize| Duration::from_secs(u64::try_from(number).unwrap_or(u64::MAX));
+    let token = world.token();
+    let lease = seconds(100 + task);
+    // Of some the lease ends later than the retention would.
+    let retention = if task % 4 == 3 { seconds(1 + task) } else { seconds(1_000 + 2 * task) };
+    Claim::new(tenant.clone(), key(&format!("k-{round}-{task}")), token, fingerprint(&format!("request {task}")))
+        .with_lease(lease)
+        .with_retention(Retention::new(retention).with_held(retention + seconds(10_000)))
+        .with_on_lapse(if task % 8 < 4 { OnLapse::TakeOver } else { OnLapse::Hold })
 }
 
 /// A takeover, and not a conflict, is what a claim of a lapsed record gets while other keys are busy.
@@ -422,7 +575,8 @@ pub async fn takeovers_of_different_keys_at_once_all_succeed(harness: &Harness) 
 }
 
 enum Either {
-    Completed(bool),
+    /// Whether the owner's write was written.
+    Written(bool),
     Claim(Box<Answer>),
 }
 

@@ -209,7 +209,9 @@ pub async fn a_record_never_expires_before_its_lease_ends(harness: &Harness) {
     let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
     let record = present(world.store().read(&tenant, &long).await, "A claimed record must be there");
     assert_eq!(record.expiry, record.lease_end, "A record must not expire before its lease ends");
-    written(world.store().renew(grant.owner(), 4 * world.lease()).await, "A renewal by the owner must be Written");
+    // Long enough that just before its end, as near as the clock is told, is well past the expiry of the claim.
+    let longer = 4 * world.lease() + 2 * harness.slack();
+    written(world.store().renew(grant.owner(), longer).await, "A renewal by the owner must be Written");
     let renewed = present(world.store().read(&tenant, &long).await, "A renewed record must be there");
     assert_eq!(renewed.expiry, renewed.lease_end, "A renewal must keep the record until the lease ends");
     world.advance_to_just_before(renewed.lease_end).await;
@@ -328,6 +330,34 @@ pub async fn a_record_whose_outcome_is_unknown_stays_for_the_hold_retention(harn
     let late = world.ask(&world.claim(&tenant, &key)).await;
     if world.is_before(record.expiry).await {
         unknown(late, "A record under hold must be Unknown past the standard retention too");
+    }
+}
+
+/// What ends an attempt may say that its record is kept for no time at all: it is written, as any other, and the record is
+/// absent from then on.
+pub async fn a_record_that_is_kept_for_no_time_is_written_and_absent(harness: &Harness) {
+    let world = World::new(harness).await;
+    let (tenant, store) = (scope("tenant"), world.store());
+    let nothing = Retention::new(Duration::ZERO).with_held(Duration::ZERO);
+    let mut grants = Vec::new();
+    for name in ["completed", "held"] {
+        let claim = world.claim(&tenant, &key(name)).with_lease(world.lease());
+        grants.push(claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed"));
+    }
+    // Until then the lease keeps a completed record.
+    world.advance_to(grants[0].lease_end().max(grants[1].lease_end())).await;
+    let response = Response::new(201);
+    let completed = store.complete(grants[0].owner(), &response, nothing).await;
+    let rule = "A completion by the owner must be Written, for however short a time it is kept";
+    assert_eq!(written(completed, rule), response, "A completion must be answered with its response");
+    let rule = "A hold by the owner must be Written, for however short a time it is kept";
+    written(store.hold(grants[1].owner(), nothing).await, rule);
+    world.advance_to(world.latest_now().await).await;
+    for name in ["completed", "held"] {
+        absent(store.read(&tenant, &key(name)).await, "A record that is kept for no time must be absent");
+        let next = world.ask(&world.claim(&tenant, &key(name))).await;
+        let next = claimed(next, "A claim on a record that is kept for no time must be Claimed");
+        assert_eq!((next.number(), next.is_repeat()), (1, false), "After an expiry a new record must begin");
     }
 }
 

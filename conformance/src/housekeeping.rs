@@ -230,6 +230,65 @@ pub async fn sweeps_remove_what_has_expired_in_every_state(harness: &Harness) {
     );
 }
 
+/// A record whose expiry has moved, on or back, is swept when its time has come, and not when its claim said. (Where
+/// nothing is left to sweep of those that did not move either, the database removes records by itself.)
+// case 123
+pub async fn sweeps_remove_records_whose_expiry_moved_as_they_do_others(harness: &Harness) {
+    let world = World::new(harness).await;
+    let (tenant, store) = (scope("tenant"), world.store());
+    let keep = world.retention().standard();
+    let retention = |keep| Retention::new(keep).with_held(keep);
+    let all_swept = async || {
+        let (mut swept, limit) = (0, NonZeroUsize::MIN.saturating_add(99));
+        loop {
+            let now = ok(world.store().sweep(limit).await);
+            swept += now;
+            if now < limit.get() {
+                return swept;
+            }
+        }
+    };
+    let ways = ["completed", "held", "claimed anew"];
+    let names = ways.iter().flat_map(|way| [format!("{way} on"), format!("{way} back")]);
+    let names: Vec<String> = names.chain(["renewed on".into(), "stays".into()]).collect();
+    let (mut first, mut last) = (world.now().await, world.now().await);
+    for name in &names {
+        let (way, direction) = name.rsplit_once(' ').unwrap_or((name, ""));
+        let (at_first, then) = if direction == "back" { (4 * keep, keep) } else { (keep, 2 * keep) };
+        let claim = |keep| world.claim(&tenant, &key(name)).with_lease(world.lease()).with_retention(retention(keep));
+        let grant = claimed(world.ask(&claim(at_first)).await, "A claim of an unused key must be Claimed");
+        let owner = grant.owner();
+        let rule = "A write by the owner must be Written";
+        match way {
+            "completed" => drop(written(store.complete(owner, &Response::new(200), retention(then)).await, rule)),
+            "held" => written(store.hold(owner, retention(then)).await, rule),
+            "claimed anew" => {
+                written(store.release(owner).await, rule);
+                claimed(world.ask(&claim(then)).await, "A released record must be Claimed");
+            }
+            "renewed" => written(store.renew(owner, then).await, rule),
+            _ => {}
+        }
+        let expiry = present(store.read(&tenant, &key(name)).await, "The record must be there").expiry;
+        last = last.max(expiry);
+        if direction != "on" {
+            first = first.max(expiry);
+        }
+    }
+    // Those that moved on come before a sweep for the first time, and are not expired yet.
+    world.advance_to(first).await;
+    let mut swept = all_swept().await;
+    world.advance_to(last).await;
+    swept += all_swept().await;
+    let count = names.len();
+    assert!(
+        swept == 0 || swept == count,
+        "Sweeps must remove all that has expired, wherever its expiry was before: of {count} records they removed {swept}"
+    );
+    let left = all_swept().await;
+    assert_eq!(left, 0, "After a sweep below its limit nothing must be left to sweep");
+}
+
 /// Records that wait for someone are listed in the order of scope and key, page by page, each once; the others are not.
 pub async fn records_that_wait_for_someone_are_listed_in_order_page_by_page(harness: &Harness) {
     let world = World::new(harness).await;

@@ -234,6 +234,7 @@
 //!   to 1: Found b#1 in progress, for request A, claimed +0, lease +30000, expiry +86400000, judged at +0
 //! ```
 #![doc = include_str!("../docs/wrong_stores.md")]
+#![doc = include_str!("../docs/mutations.md")]
 // A check that fails is a panic: that is what this crate is for.
 #![allow(clippy::panic)]
 

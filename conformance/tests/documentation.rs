@@ -1,4 +1,4 @@
-//! The documentation lists the wrong stores that the gallery has, and the check that catches each.
+//! The documentation lists the wrong stores that the gallery has, and the mutations of our stores, and what catches each.
 
 /// The page of the crate's documentation.
 const PAGE: &str = include_str!("../docs/wrong_stores.md");

@@ -4,7 +4,9 @@ mod common;
 
 use std::{
     any::Any,
+    collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::Mutex,
     time::Duration,
 };
 
@@ -16,7 +18,7 @@ use idem_conformance::{
 };
 use idem_core::{
     AttemptId, Body, Checkpoint, Checkpointed, Claim, ClaimRow, Fenced, Key, ManualClock, OnLapse, Origin, Owner,
-    Record, Resolve, Response, Retention, Scope, State, StoreError, Timestamp, machine,
+    Record, Resolve, Response, Retention, Scope, State, StoreError, Timestamp, Token, machine,
 };
 
 /// One test: the store is caught by the check, whose message holds these words.
@@ -810,6 +812,61 @@ caught!(a_completion_at_the_instant_of_expiry_is_caught: Reference<CompletesAtEx
     by expiry::an_end_is_where_it_is_one_before_at_and_one_after,
     saying "at its end, must be answered Superseded");
 
+/// Sees that a record is under the claim's own token, and then writes its new lease over whatever is there.
+#[derive(Default)]
+struct RepeatsInTwoSteps;
+impl Rules for RepeatsInTwoSteps {
+    const GAP: Gap = Gap::OnRepeat;
+}
+caught!(a_repeated_claim_in_two_steps_is_caught: Reference<RepeatsInTwoSteps>,
+    by concurrency::a_repeated_claim_that_meets_a_purge_and_a_rival_leaves_the_key_to_one_of_them,
+    saying "A repeated claim must not take the record of a rival that was told Claimed");
+
+/// Gives what it writes a time to live, and the database refuses one of nothing.
+#[derive(Default)]
+struct NeedsSomeTimeToLive;
+impl Rules for NeedsSomeTimeToLive {
+    fn complete(
+        &self,
+        slot: &mut Slot,
+        owner: &Owner,
+        response: &Response,
+        keep: Retention,
+        now: Timestamp,
+    ) -> Fenced<Response> {
+        let mut written = slot.clone();
+        let answer = Right.complete(&mut written, owner, response, keep, now);
+        if written.as_ref().is_some_and(|record| !record.is_live(now)) {
+            return Fenced::Superseded;
+        }
+        *slot = written;
+        answer
+    }
+}
+caught!(a_completion_that_needs_some_time_to_live_is_caught: Reference<NeedsSomeTimeToLive>,
+    by expiry::a_record_that_is_kept_for_no_time_is_written_and_absent,
+    saying "must be Written, for however short a time it is kept");
+
+/// Files a record for the sweep by the expiry that its claim gave it, and not anew when that moves.
+#[derive(Default)]
+struct SweepsByTheFirstExpiry(Mutex<HashMap<Token, Timestamp>>);
+impl Rules for SweepsByTheFirstExpiry {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        let row = right_claim(slot, claim, now);
+        if let Ok(ClaimRow::Written(record)) = &row {
+            self.0.lock().expect("no thread panicked").insert(record.token, record.expiry);
+        }
+        row
+    }
+
+    fn is_swept(&self, record: &Record, now: Timestamp) -> bool {
+        !record.is_live(now) && self.0.lock().expect("no thread panicked").get(&record.token) == Some(&record.expiry)
+    }
+}
+caught!(a_sweep_by_the_first_expiry_is_caught: Reference<SweepsByTheFirstExpiry>,
+    by housekeeping::sweeps_remove_records_whose_expiry_moved_as_they_do_others,
+    saying "of 8 records they removed 3");
+
 /// Each of these is caught by the histories of what is asked at once, every time.
 mod no_order_explains {
     use super::*;
@@ -933,3 +990,18 @@ impl Ways for OneAfterTheOther {
 caught!(a_row_that_is_written_before_the_completion_is_caught: FileStore<OneAfterTheOther>,
     by transactions::a_process_that_is_killed_leaves_the_row_and_the_completion_or_neither,
     saying "the row and the completion, or neither");
+
+/// Takes claims that arrive together into one statement, and writes the lease of the first of them into all rows.
+#[derive(Default)]
+struct LeasesOfTheFirst(Mutex<Option<(Timestamp, Duration)>>);
+impl Rules for LeasesOfTheFirst {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        let mut group = self.0.lock().expect("no thread panicked under it");
+        let (_, lease) = group.filter(|(at, _)| *at == now).unwrap_or((now, claim.lease()));
+        *group = Some((now, lease));
+        right_claim(slot, &claim.clone().with_lease(lease), now)
+    }
+}
+caught!(one_lease_for_a_group_of_claims_is_caught: Reference<LeasesOfTheFirst>,
+    by concurrency::claims_that_arrive_together_are_each_kept_as_their_own,
+    saying "A claim must be kept as its own, whatever arrives with it: lease_end");

@@ -132,6 +132,9 @@ async fn a_record_of_a_newer_format_is_refused_and_never_guessed_or_overwritten(
         store.read(owner.scope(), owner.key()).await.unwrap_err(),
         store.complete(owner, &idem_core::Response::new(200), idem_core::Retention::default()).await.unwrap_err(),
         store.release(owner).await.unwrap_err(),
+        store.forget(owner).await.unwrap_err(),
+        store.hold(owner, idem_core::Retention::default()).await.unwrap_err(),
+        store.checkpoint(owner, &idem_core::Checkpoint::new("charge", "ch_1").unwrap()).await.unwrap_err(),
         store.renew(owner, std::time::Duration::from_secs(9)).await.unwrap_err(),
         complete_in(&store, &url, owner).await.unwrap_err(),
     ];

@@ -205,6 +205,26 @@ async fn the_longest_durations_are_kept() {
     assert!(redis().command(&["PTTL", &place.name("k")]).integer() > 0);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_clock_that_is_moved_by_hand_nothing_ends_by_the_servers() {
+    let place = Place::new("by-hand");
+    let store = place.builder().clock(place.clock.clone()).build().unwrap();
+    let short = Duration::from_millis(2);
+    let keep = Retention::new(short).with_held(short);
+    let stays = |name: &str| redis().command(&["PTTL", &place.name(name)]).integer() > 60 * 60 * 1_000;
+    let of = |name: &str| claim_of(name).with_lease(short).with_retention(keep);
+
+    let owner = own(&store, &of("completed")).await;
+    assert!(stays("completed"), "after the claim");
+    assert_eq!(store.renew(&owner, 2 * short).await.unwrap(), Fenced::Written(()));
+    assert!(stays("completed"), "after a renewal past the expiry");
+    store.complete(&owner, &response(), keep).await.unwrap();
+    assert!(stays("completed"), "after the completion");
+    let owner = own(&store, &of("held").with_retention(Retention::new(LEASE))).await;
+    assert_eq!(store.hold(&owner, keep).await.unwrap(), Fenced::Written(()));
+    assert!(stays("held"), "after a hold, which moves the expiry");
+}
+
 /// Writes a record as one whose instants were told by a clock that was behind by `millis`.
 fn set_back(place: &Place, name: &str, millis: i64) {
     const INSTANTS: [usize; 5] = [28, 44, 52, 60, 68]; // base, lease end, claimed, settled, expiry

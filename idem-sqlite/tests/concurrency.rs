@@ -269,6 +269,23 @@ async fn while_a_caller_holds_the_write_lock_claims_wait_for_their_time_limit_an
 }
 
 #[tokio::test]
+async fn a_write_that_could_not_be_begun_within_its_time_limit_is_not_made_later() {
+    let place = Place::new();
+    let (store, impatient) = (place.open(), place.open_impatient());
+    let owner = own(&store, &claim_of("k")).await;
+    let mut caller = place.connect();
+    let open = caller.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    for _ in 0..2 {
+        assert_eq!(impatient.release(&owner).await.unwrap_err().kind(), StoreErrorKind::Unavailable);
+    }
+    open.rollback().unwrap();
+    // Behind them in the same queue. Within its time limit the disk may be too slow for it.
+    let next = claim_of("next");
+    while impatient.claim(&next).await.is_err() {}
+    assert_eq!(record(&store, "k").await.unwrap().state, State::InProgress);
+}
+
+#[tokio::test]
 async fn a_claim_that_waits_for_a_callers_transaction_is_written_once_it_ends() {
     let place = Place::new();
     let store = place.open();

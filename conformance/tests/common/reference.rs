@@ -94,6 +94,10 @@ impl<R: Rules> Reference<R> {
             Gap::None | Gap::Torn => false,
             Gap::Always | Gap::Short => true,
             Gap::OnLapse => found.as_ref().is_some_and(|found| found.is_lapsed(self.now())),
+            Gap::OnRepeat => {
+                let goes_on = |found: &Record| found.state == State::InProgress && !found.is_lapsed(self.now());
+                operation == "claim" && found.as_ref().is_some_and(goes_on)
+            }
             Gap::In(name) => operation == name,
         };
         let answer = if gap {

@@ -15,6 +15,8 @@ pub(crate) enum Gap {
     Always,
     /// Only where a lapsed record is found.
     OnLapse,
+    /// Only where a claim finds a live lease, which goes on if it is the claim's own.
+    OnRepeat,
     /// Only in the operation of this name.
     In(&'static str),
     /// Always, and without waiting for anything: only another thread comes in between.

@@ -25,8 +25,10 @@ at_every_level! {
     a_claim_in_a_transaction_waits_for_its_rival_and_then_gets_what_became_of_it,
     a_claim_in_a_transaction_whose_rival_stays_is_a_conflict,
     claims_that_travel_with_a_held_key_do_not_wait_for_it,
+    claims_that_travel_with_a_held_key_are_not_asked_again,
     a_row_that_a_stranger_has_locked_holds_up_no_claim,
     a_row_that_a_stranger_is_changing_holds_up_other_keys_no_longer_than_the_lock_timeout,
+    a_row_that_a_stranger_is_inserting_is_a_conflict_in_time,
     a_row_that_a_stranger_is_deleting_ends_in_a_definite_answer,
 }
 
@@ -233,6 +235,24 @@ async fn claims_that_travel_with_a_held_key_do_not_wait_for_it(place: Place, lev
     assert_eq!(word(&answer), if is_committed { "Replay" } else { "Conflict" }, "{level}");
 }
 
+/// As they would be if their group had to give up waiting for it.
+async fn claims_that_travel_with_a_held_key_are_not_asked_again(place: Place, level: &'static str) {
+    let proxy = Proxy::start(&place.url);
+    let store = place.builder_through(&proxy.url_through(&place.url)).rival_wait(PATIENCE).connect().await.unwrap();
+    own(&store, &claim_of("warm")).await;
+    let mut client = place.connect().await;
+    let transaction = client.transaction().await.unwrap();
+    granted(store.claim_in(&transaction, &claim_of("held")).await.unwrap());
+    let (before, mut requests) = (proxy.requests(), 0);
+    let let_go = async || {
+        requests = proxy.requests() - before;
+        transaction.rollback().await.unwrap();
+    };
+    assert_eq!(word(&claims_around(&store, "held", "others", let_go).await), "Claimed", "{level}");
+    // Of 63 others the first went alone. The held one may have been asked again meanwhile.
+    assert!(requests < 10, "{level}: {requests}");
+}
+
 async fn a_row_that_a_stranger_has_locked_holds_up_no_claim(place: Place, level: &'static str) {
     let store = place.builder().rival_wait(PATIENCE).connect().await.unwrap();
     let mut client = place.connect().await;
@@ -289,6 +309,29 @@ async fn a_row_that_a_stranger_is_changing_holds_up_other_keys_no_longer_than_th
 /// Whether a claim that travels alone looks before it inserts, so that it does not wait for the row.
 fn looks_first(level: &str) -> bool {
     level != "serializable"
+}
+
+/// Nobody sees the row yet, so nobody knows better than to insert it too.
+async fn a_row_that_a_stranger_is_inserting_is_a_conflict_in_time(place: Place, level: &'static str) {
+    let store = place.builder().rival_wait(Duration::from_millis(100)).timeout(PATIENCE).connect().await.unwrap();
+    own(&store, &claim_of("template")).await;
+    let mut client = place.connect().await;
+    let transaction = client.transaction().await.unwrap();
+    let copy = format!(
+        "CREATE TEMPORARY TABLE copied ON COMMIT DROP AS SELECT * FROM {table} WHERE key = 'template';
+        UPDATE copied SET key = 'held';
+        INSERT INTO {table} SELECT * FROM copied",
+        table = place.table
+    );
+    transaction.batch_execute(&copy).await.unwrap();
+    let begun = Instant::now();
+    match claim(&store, &claim_of("held")).await {
+        Answer::Conflict { left: None, seen: None } => {}
+        other => panic!("{level}: {other:?}"),
+    }
+    assert!(begun.elapsed() < PATIENCE / 2, "{level}: {:?}", begun.elapsed());
+    transaction.rollback().await.unwrap();
+    own(&store, &claim_of("held")).await;
 }
 
 async fn a_row_that_a_stranger_is_deleting_ends_in_a_definite_answer(place: Place, level: &'static str) {

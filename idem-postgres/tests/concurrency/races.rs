@@ -17,6 +17,8 @@ use crate::{
 at_every_level! {
     the_loser_of_an_insert_race_is_a_conflict_and_never_an_error,
     groups_of_claims_that_meet_do_not_wait_for_each_other,
+    a_group_of_claims_inserts_in_the_order_of_the_names,
+    a_group_of_claims_that_writes_some_and_finds_others_is_one_request,
     claims_of_a_key_in_demand_travel_together,
     the_loser_of_a_race_is_no_outage_to_the_runner,
     claims_that_meet_a_sweep_of_what_expired_are_all_claimed_once,
@@ -86,6 +88,41 @@ async fn groups_of_claims_that_meet_do_not_wait_for_each_other(place: Place, lev
     let deadlocks =
         format!("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database() AND '{level}' <> ''");
     assert_eq!(crate::common::number(&place.connect().await, &deadlocks).await, 0);
+}
+
+/// Claims these keys at once: the first goes alone, and the others travel together.
+async fn claims_behind_one(store: &PostgresStore, names: &[String]) -> Vec<&'static str> {
+    let claims: Vec<_> = names.iter().map(|name| claim_of(name)).collect();
+    // So few are all polled, in this order, before the first can be answered.
+    assert!(claims.len() <= 30);
+    let answers = join_all(claims.iter().map(|claim| idem_core::claim(store, claim))).await;
+    answers.into_iter().map(|answer| word(&answer.unwrap())).collect()
+}
+
+/// Two that met could wait for each other otherwise, until the first of them gave up.
+async fn a_group_of_claims_inserts_in_the_order_of_the_names(place: Place, level: &'static str) {
+    let store = place.open().await;
+    let names: Vec<_> = (10..40).rev().map(|number| format!("k-{number}")).collect();
+    assert_eq!(claims_behind_one(&store, &names).await, ["Claimed"; 30], "{level}");
+    let client = place.connect().await;
+    let inserted = format!("SELECT key FROM {} ORDER BY ctid", place.table);
+    let inserted = client.query(&inserted, &[]).await.unwrap();
+    let inserted: Vec<String> = inserted.iter().map(|row| row.get(0)).collect();
+    assert_eq!(inserted[0], names[0], "{level}");
+    assert!(inserted[1..].is_sorted(), "{level}: {inserted:?}");
+}
+
+async fn a_group_of_claims_that_writes_some_and_finds_others_is_one_request(place: Place, level: &'static str) {
+    let proxy = Proxy::start(&place.url);
+    let store = place.builder_through(&proxy.url_through(&place.url)).connect().await.unwrap();
+    let names: Vec<_> = (0..30).map(|number| format!("k-{number}")).collect();
+    for name in names.iter().step_by(2) {
+        own(&store, &claim_of(name)).await;
+    }
+    let before = proxy.requests();
+    let words = claims_behind_one(&store, &names).await;
+    assert_eq!(words, ["Conflict", "Claimed"].repeat(15), "{level}");
+    assert_eq!(proxy.requests() - before, 2, "{level}");
 }
 
 async fn claims_of_a_key_in_demand_travel_together(place: Place, level: &'static str) {

@@ -369,31 +369,42 @@ async fn a_node_of_a_cluster_that_stands_still_keeps_no_operation_past_its_time(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_is_woken_by_another_handles_completion_and_ends_too_where_nothing_can_be_heard() {
+async fn a_wait_is_woken_by_what_ends_the_attempt_elsewhere_and_ends_too_where_nothing_can_be_heard() {
     let server = PrivateRedis::start(RedisSettings::new().user("deaf", "pw", "~* +@all resetchannels"));
     let (url, deaf) = (server.url(), format!("redis://deaf:pw@127.0.0.1:{}", server.port()));
     let place = Place::at(&url, "woken");
     let (store, other) = (place.open().await, place.open().await);
     let deaf = place.builder_through(&deaf).build().unwrap();
-    for round in 0..5 {
+    for round in 0..9 {
         let name = format!("k-{round}");
         let owner = own(&store, &claim_of(&name)).await;
         let (scope, key) = (scope(), key(&name));
+        let ended = match round % 4 {
+            0 => State::Done(response()),
+            1 | 2 => State::Released,
+            _ => State::Held,
+        };
         let waits = async |store: &RedisStore| {
             let found = store.wait(&scope, &key, owner.attempt(), PATIENCE).await.unwrap().unwrap();
-            assert_eq!(found.record.state, State::Done(response()));
+            assert_eq!(found.record.state, ended);
             Instant::now()
         };
-        let completes = async {
+        let ends = async {
             // Both listen by then, or will look once more when they do.
             sleep(Duration::from_millis(150)).await;
-            complete(&store, &owner).await;
+            let is_superseded = match round % 4 {
+                0 => store.complete(&owner, &response(), retention()).await.map(|done| done == Fenced::Superseded),
+                1 => store.release(&owner).await.map(|done| done == Fenced::Superseded),
+                2 => store.forget(&owner).await.map(|done| done == Fenced::Superseded),
+                _ => store.hold(&owner, retention()).await.map(|done| done == Fenced::Superseded),
+            };
+            assert!(!is_superseded.unwrap(), "nobody else has it");
             Instant::now()
         };
-        let (woken, heard_nothing, done) = futures_util::future::join3(waits(&other), waits(&deaf), completes).await;
+        let (woken, heard_nothing, done) = futures_util::future::join3(waits(&other), waits(&deaf), ends).await;
         // Far below the second after which it would look by itself.
         let late = woken.saturating_duration_since(done);
-        assert!(round == 0 || late < Duration::from_millis(500), "woken {late:?} after the completion");
+        assert!(round == 0 || late < Duration::from_millis(500), "woken {late:?} after the end, in round {round}");
         assert!(heard_nothing.saturating_duration_since(done) < PATIENCE);
     }
     let listening = server.command(&["PUBSUB", "NUMSUB", "woken:ended"]);

@@ -12,8 +12,8 @@ use test_servers::{Cut, Fault, PrivateRedis, Proxy, RedisCluster, RedisSettings}
 use tokio::time::sleep;
 
 use crate::common::{
-    LEASE, Place, assert_unavailable, claim, claim_of, complete, eventually, granted, key, own, retention, scope,
-    token, word,
+    LEASE, Place, assert_unavailable, claim, claim_of, complete, eventually, granted, key, own, record, retention,
+    scope, token, word,
 };
 
 /// A claim that no replica acknowledges takes half of it.
@@ -50,6 +50,15 @@ async fn a_claim_that_is_answered_is_on_a_replica() {
     let claims: Vec<_> = (0..500).map(|number| claim_of(&format!("many-{number}"))).collect();
     let owners = join_all(claims.iter().map(|claim| own(&store, claim))).await;
     assert_eq!(owners.len(), 500);
+    // And of one key: nobody writes over the claim that came first, though all of them saw that there was none.
+    for round in 0..5 {
+        let name = format!("one-{round}");
+        let claims: Vec<_> = (0..20).map(|_| claim_of(&name)).collect();
+        let answers = join_all(claims.iter().map(|claim| self::claim(&store, claim))).await;
+        let claimed: Vec<_> = answers.into_iter().filter(|answer| word(answer) == "Claimed").map(granted).collect();
+        assert_eq!(claimed.len(), 1);
+        assert_eq!(record(&store, &name).await.unwrap().attempt(), claimed[0].owner().attempt());
+    }
 }
 
 // case 023
