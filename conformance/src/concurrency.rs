@@ -21,7 +21,7 @@ use tokio::{
 use crate::{
     Harness,
     agreement::differences,
-    expect::{claimed, ok, present, written},
+    expect::{absent, claimed, ok, present, written},
     world::{World, fingerprint, key, scope},
 };
 
@@ -149,6 +149,36 @@ pub async fn of_many_resolvers_of_one_record_at_once_exactly_one_gets_it(harness
     }
     race.assert_collided();
     assert_eq!(winners, ROUNDS, "Every record must have gone to one resolver");
+}
+
+/// A purge that meets renewals of the one record in its scope removes it: what is written in between is no reason to
+/// leave it. Of two, one removes it and counts it.
+pub async fn of_purges_that_meet_writes_exactly_one_removes_the_record(harness: &Harness) {
+    let world = World::new(harness).await;
+    let race = Race::new(&world).await;
+    for round in race.rounds() {
+        let (tenant, key) = (scope(&format!("leaves-{round}")), key("k"));
+        let grant = claimed(world.ask(&world.claim(&tenant, &key)).await, "A claim of an unused key must be Claimed");
+        let purges = 1 + round % 2;
+        let removed = race.run(|task| {
+            let (tenant, owner, lease) = (tenant.clone(), grant.owner().clone(), world.lease());
+            move |store: Arc<dyn Store>| async move {
+                if task < purges {
+                    return ok(store.purge(&tenant, NonZeroUsize::MIN).await);
+                }
+                for turn in 0..3 {
+                    // No two write the same.
+                    ok(store.renew(&owner, lease + Duration::from_millis((3 * task + turn) as u64)).await);
+                }
+                0
+            }
+        });
+        let removed: usize = removed.await.into_iter().sum();
+        let rule = "Of the purges of a scope with one record exactly one must remove it and count it";
+        assert_eq!(removed, 1, "{rule}; in round {round} they counted {removed}");
+        absent(world.store().read(&tenant, &key).await, "A purged record must be absent");
+    }
+    race.assert_collided();
 }
 
 /// A completion that meets takeovers of its lapsed record has exactly one outcome: it is stored and every claim is

@@ -1,12 +1,12 @@
 //! Time: leases and retentions are live while `now < end`, by the store's clock, to the millisecond.
 
-use std::time::Duration;
+use std::{num::NonZeroUsize, time::Duration};
 
-use idem_core::{OnLapse, Response, Retention, Timestamp};
+use idem_core::{Answer, Fenced, Grant, OnLapse, Response, Retention, Timestamp};
 
 use crate::{
     Harness,
-    expect::{absent, claimed, conflict, present, replayed, taken_over, unknown, written},
+    expect::{absent, claimed, conflict, ok, present, replayed, taken_over, unknown, written},
     world::{World, key, scope},
 };
 
@@ -29,6 +29,149 @@ pub async fn a_lease_is_live_until_the_instant_it_ends(harness: &Harness) {
         );
         assert_eq!(second.number(), 2, "A takeover must be attempt 2");
     }
+}
+
+/// Every end is where it is: of three records alike one is asked just before their end (by a millisecond, where the clock
+/// stands still), one at it, and one a millisecond later.
+// cases 086, 087, 090
+pub async fn an_end_is_where_it_is_one_before_at_and_one_after(harness: &Harness) {
+    let world = World::new(harness).await;
+    for is_of_lease in [true, false] {
+        let mut endings = Vec::new();
+        for end in ENDS.iter().filter(|end| end.is_of_lease == is_of_lease) {
+            for side in ["before its end", "at its end", "a millisecond after its end"] {
+                endings.push(Ending::make(&world, end, side).await);
+            }
+        }
+        if !is_of_lease {
+            for ending in &endings {
+                world.advance_to(ending.grant.lease_end()).await;
+            }
+        }
+        let first = endings.iter().map(|ending| ending.at).min().unwrap_or(Timestamp::MIN);
+        world.advance_to_just_before(first).await;
+        for ending in endings.iter().step_by(3) {
+            let answer = ending.probe(&world).await;
+            if world.is_before(ending.at).await {
+                ending.assert(&answer, ending.end.before);
+            }
+        }
+        let last = endings.iter().map(|ending| ending.at).max().unwrap_or(Timestamp::MIN);
+        world.advance_to(last).await;
+        for side in [1, 2] {
+            for ending in endings.iter().skip(side).step_by(3) {
+                ending.assert(&ending.probe(&world).await, ending.end.after);
+            }
+            world.advance(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// What ends, and what is answered before it does and from then on.
+struct End {
+    name: &'static str,
+    /// How the record is.
+    state: &'static str,
+    is_of_lease: bool,
+    asked: &'static str,
+    before: &'static str,
+    after: &'static str,
+}
+
+const fn lease(name: &'static str, state: &'static str, asked: &'static str, said: [&'static str; 2]) -> End {
+    End { name, state, is_of_lease: true, asked, before: said[0], after: said[1] }
+}
+
+const fn retention(name: &'static str, state: &'static str, asked: &'static str, said: [&'static str; 2]) -> End {
+    End { name, state, is_of_lease: false, asked, before: said[0], after: said[1] }
+}
+
+static ENDS: [End; 14] = [
+    lease("A claim of a record in progress", "in progress", "claim", ["Conflict", "TakenOver as 2"]),
+    lease("A claim of a record that was renewed", "renewed", "claim", ["Conflict", "TakenOver as 2"]),
+    lease("A claim of a record under hold that started", "under hold", "claim", ["Conflict", "Unknown"]),
+    lease("A resolve of a record in progress", "in progress", "resolve", ["Superseded", "Written"]),
+    lease("The list of what waits", "in progress", "list", ["not listed", "listed"]),
+    lease("A completion by the owner", "in progress", "complete", ["Written", "Written"]),
+    retention("A claim of a done record", "done", "claim", ["Replay", "Claimed as 1"]),
+    retention("A claim of a released record", "released", "claim", ["Claimed as 2", "Claimed as 1"]),
+    retention("A claim of a held record", "held", "claim", ["Unknown", "Claimed as 1"]),
+    retention("A claim of a record that lapsed long ago", "in progress", "claim", ["TakenOver as 2", "Claimed as 1"]),
+    retention("A read of a done record", "done", "read", ["there", "absent"]),
+    retention("A completion by the owner, by its retention", "in progress", "complete", ["Written", "Superseded"]),
+    retention("A renewal by the owner", "in progress", "renew", ["Written", "Superseded"]),
+    retention("The list of what waits, by its retention", "held", "list", ["listed", "not listed"]),
+];
+
+/// A record that comes to its end.
+struct Ending {
+    end: &'static End,
+    /// On which side of its end it is asked.
+    side: &'static str,
+    grant: Grant,
+    at: Timestamp,
+}
+
+impl Ending {
+    async fn make(world: &World<'_>, end: &'static End, side: &'static str) -> Self {
+        let (tenant, key) = (scope(end.name), key(side));
+        // Long enough to make all of them before the first ends.
+        let standard = 2 * world.retention().standard();
+        // What ends with the lease must not end with the retention.
+        let keep = if end.is_of_lease { Retention::default() } else { Retention::new(standard).with_held(standard) };
+        let claim = world.claim(&tenant, &key).with_lease(world.lease()).with_retention(keep);
+        let claim = claim.with_on_lapse(if end.state == "under hold" { OnLapse::Hold } else { OnLapse::TakeOver });
+        let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
+        let (store, owner, rule) = (world.store(), grant.owner(), "A write by the owner must be Written");
+        match end.state {
+            "renewed" | "under hold" => written(store.renew(owner, world.lease()).await, rule),
+            "released" => written(store.release(owner).await, rule),
+            "held" => written(store.hold(owner, keep).await, rule),
+            "done" => drop(written(store.complete(owner, &Response::new(200), keep).await, rule)),
+            _ => {}
+        }
+        let record = present(store.read(&tenant, &key).await, "The record must be there");
+        let at = if end.is_of_lease { record.lease_end } else { record.expiry };
+        Self { end, side, grant, at }
+    }
+
+    async fn probe(&self, world: &World<'_>) -> String {
+        let (store, owner) = (world.store(), self.grant.owner());
+        let (scope, key) = (owner.scope(), owner.key());
+        match self.end.asked {
+            "claim" => match ok(world.ask(&world.claim(scope, key)).await) {
+                Answer::Claimed(grant) => format!("Claimed as {}", grant.number()),
+                Answer::TakenOver(grant) => format!("TakenOver as {}", grant.number()),
+                Answer::Conflict { .. } => "Conflict".to_owned(),
+                Answer::Replay { .. } => "Replay".to_owned(),
+                Answer::Unknown => "Unknown".to_owned(),
+                other => format!("{other:?}"),
+            },
+            "complete" => fence(&ok(store.complete(owner, &Response::new(201), world.retention()).await)),
+            "renew" => fence(&ok(store.renew(owner, world.lease()).await)),
+            "resolve" => fence(&ok(store.resolve(&world.resolve(&self.grant)).await)),
+            "read" => if ok(store.read(scope, key).await).is_some() { "there" } else { "absent" }.to_owned(),
+            _ => {
+                let listed = ok(store.lapsed(None, NonZeroUsize::MAX).await);
+                let is_listed = listed.iter().any(|lapsed| (&lapsed.scope, &lapsed.key) == (scope, key));
+                if is_listed { "listed" } else { "not listed" }.to_owned()
+            }
+        }
+    }
+
+    #[track_caller]
+    fn assert(&self, answer: &str, right: &str) {
+        let Self { end: End { name, .. }, side, .. } = self;
+        assert_eq!(answer, right, "{name}, {side}, must be answered {right}; the store answered {answer}");
+    }
+}
+
+fn fence<T>(answer: &Fenced<T>) -> String {
+    match answer {
+        Fenced::Written(_) => "Written",
+        Fenced::Superseded => "Superseded",
+    }
+    .to_owned()
 }
 
 /// A renewal moves the end of the lease to its length from now, be it earlier or later than it was.

@@ -1,6 +1,7 @@
 //! How the suite gets at a store.
 
 use std::{
+    ffi::OsString,
     fmt::{self, Display},
     pin::Pin,
     sync::Arc,
@@ -9,7 +10,7 @@ use std::{
 
 use idem_core::{Store, Timestamp};
 
-use crate::{Place, Transactions, notes::Notes};
+use crate::{Capability, Place, Transactions, notes::Notes, processes::Others};
 
 type Ends<T> = Pin<Box<dyn Future<Output = T>>>;
 type Open = dyn Fn(Place) -> Ends<Arc<dyn Store>> + Send + Sync;
@@ -27,6 +28,10 @@ pub struct Harness {
     durable: bool,
     resolution: Duration,
     transactions: Option<Arc<dyn Transactions>>,
+    /// What other processes get into their environment, where they share the records.
+    shared_between_processes: Option<Vec<(OsString, OsString)>>,
+    /// The test that runs, by its whole name.
+    test: Option<&'static str>,
     notes: Arc<Notes>,
 }
 
@@ -68,6 +73,8 @@ impl Harness {
             durable: false,
             resolution: Duration::ZERO,
             transactions: None,
+            shared_between_processes: None,
+            test: None,
             notes: Arc::default(),
         }
     }
@@ -92,6 +99,24 @@ impl Harness {
     #[must_use]
     pub fn transactions(mut self, hook: impl Transactions + 'static) -> Self {
         self.transactions = Some(Arc::new(hook));
+        self
+    }
+
+    /// Declares that whoever opens the place in another process works on the same records.
+    ///
+    /// The checks of it start the test program again, with the one test that runs and with `environment` besides what
+    /// this process has: it is for what that process can't find out from the place, such as the address of a server
+    /// that this process started. Its harness has the same place, with the name and the directory, and a clock of its
+    /// own that begins where this one's stands. Only the tests of [`suite!`](crate::suite) can start themselves again; a
+    /// [`report`](crate::report()) says that these checks were left to them.
+    #[must_use]
+    pub fn shared_between_processes<N, V>(mut self, environment: impl IntoIterator<Item = (N, V)>) -> Self
+    where
+        N: Into<OsString>,
+        V: Into<OsString>,
+    {
+        let environment = environment.into_iter().map(|(name, value)| (name.into(), value.into()));
+        self.shared_between_processes = Some(environment.collect());
         self
     }
 
@@ -132,6 +157,22 @@ impl Harness {
         store
     }
 
+    /// What is declared and what is not.
+    pub(crate) fn capabilities(&self) -> Vec<Capability> {
+        let claimed = |is_claimed| if is_claimed { "claimed" } else { "not claimed" }.to_owned();
+        let resolution = match (self.is_frozen(), self.resolution) {
+            (true, _) => "to the millisecond, by a clock that stands still".to_owned(),
+            (false, Duration::ZERO) => "to the millisecond, by a clock that runs".to_owned(),
+            (false, resolution) => format!("{resolution:?}"),
+        };
+        vec![
+            Capability { name: "durable", declared: claimed(self.durable) },
+            Capability { name: "shared between processes", declared: claimed(self.shared_between_processes.is_some()) },
+            Capability { name: "transactional completion", declared: claimed(self.transactions.is_some()) },
+            Capability { name: "resolution of its clock", declared: resolution },
+        ]
+    }
+
     /// What checks take note of beside passing or failing.
     pub(crate) fn notes(&self) -> Arc<Notes> {
         Arc::clone(&self.notes)
@@ -143,6 +184,21 @@ impl Harness {
 
     pub(crate) fn transactional(&self) -> Option<&dyn Transactions> {
         self.transactions.as_deref()
+    }
+
+    /// The same in a test of this path, which begins with the crate.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn __in_test(mut self, path: &'static str) -> Self {
+        self.test = path.split_once("::").map(|(_, name)| name);
+        self
+    }
+
+    /// How other processes that share the records are started, or what is missing for that.
+    pub(crate) fn others(&self) -> Result<Others, &'static str> {
+        let environment = self.shared_between_processes.clone().ok_or("records shared between processes")?;
+        let test = self.test.ok_or("records shared between processes, by a report: the tests of suite! check it")?;
+        Ok(Others { test: test.to_owned(), environment })
     }
 
     /// Whether the clock stands still between two calls of [`Harness::advance`].
@@ -189,6 +245,7 @@ impl fmt::Debug for Harness {
         };
         f.debug_struct("Harness")
             .field("durable", &self.durable)
+            .field("shared_between_processes", &self.shared_between_processes.is_some())
             .field("transactions", &self.transactions.is_some())
             .field("clock", &clock)
             .finish_non_exhaustive()

@@ -161,10 +161,7 @@
 //!         let purged: Vec<_> = self.live()?.into_iter().filter(|(id, _)| id.0 == *scope).take(limit.get()).collect();
 //!         let broken = |_| StoreError::new(StoreErrorKind::Unavailable, "tiny", "purge", "a thread panicked; restart");
 //!         let mut records = self.records.lock().map_err(broken)?;
-//!         for (id, _) in &purged {
-//!             records.remove(id);
-//!         }
-//!         Ok(purged.len())
+//!         Ok(purged.iter().filter_map(|(id, _)| records.remove(id)).count())
 //!     }
 //!
 //!     async fn check(&self) -> Result<(), StoreError> {
@@ -193,6 +190,7 @@
 //! | declared by | what it says |
 //! |---|---|
 //! | [`Harness::durable`] | records outlive every handle |
+//! | [`Harness::shared_between_processes`] | other processes work on the same records |
 //! | [`Harness::transactions`] | a record can be completed in a transaction of the caller's |
 //! | [`Harness::clock_hooks`] | the store goes by a clock of its own, which the hooks tell and move |
 //! | [`Harness::real_time`] | the store goes by the host's clock: the suite waits |
@@ -256,6 +254,7 @@ pub mod housekeeping;
 pub mod linearizability;
 mod notes;
 mod place;
+pub mod processes;
 mod report;
 mod rng;
 mod run;
@@ -277,7 +276,7 @@ pub use async_trait::async_trait;
 pub use self::{
     harness::Harness,
     place::Place,
-    report::{Checked, Report, Verdict, report},
+    report::{Capability, Checked, Report, Verdict, report},
     run::run,
     shared::Shared,
     transaction_hook::{End, Transactions},

@@ -26,11 +26,20 @@ impl Notes {
         self.noted().seed = Some(seed);
     }
 
-    /// Says that a check does not apply, past the capture of test output: a test that passed without checking anything
-    /// must not look like one that did.
+    /// Says that a check does not apply, since the harness does not declare what it is about.
     pub(crate) fn note_not_claimed(&self, check: &str, capability: &str, declare: &str) {
+        self.note_unchecked(capability, format!("{check}; declared by Harness::{declare}"));
+    }
+
+    /// Says that a check has not seen what it is about, which the contract does not ask of every store.
+    pub(crate) fn note_not_seen(&self, check: &str, what: &str) {
+        self.note_unchecked(what, check.to_owned());
+    }
+
+    /// Past the capture of test output: a test that passed without checking anything must not look like one that did.
+    fn note_unchecked(&self, capability: &str, why: String) {
         self.noted().not_claimed.get_or_insert_with(|| capability.to_owned());
-        let line = format!("not claimed: {capability} ({check}; declared by Harness::{declare})\n");
+        let line = format!("not claimed: {capability} ({why})\n");
         // Whether anybody can read it does not matter to the check.
         let _ = std::io::stdout().lock().write_all(line.as_bytes());
     }

@@ -4,7 +4,7 @@ use std::{
     any::{Any, TypeId},
     collections::HashMap,
     fmt,
-    path::Path,
+    path::{Path, PathBuf},
     process,
     sync::{
         Arc, Mutex, PoisonError,
@@ -29,7 +29,9 @@ pub struct Place(Arc<Inner>);
 
 struct Inner {
     name: String,
-    dir: TempDir,
+    dir: PathBuf,
+    /// Removes the directory; none where another process made it.
+    _made: Option<TempDir>,
     clock: ManualClock,
     shared: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
@@ -39,8 +41,18 @@ impl Place {
         static PLACES: AtomicU32 = AtomicU32::new(0);
         let number = PLACES.fetch_add(1, Ordering::Relaxed);
         let name = format!("idem_{:x}_{:08x}_{number}", process::id(), rng::fresh_seed() >> 32);
-        let dir = TempDir::with_prefix(&name).expect("a temporary directory for a check can be made");
-        Self(Arc::new(Inner { name, dir, clock: ManualClock::starting_at(START), shared: Mutex::default() }))
+        let made = TempDir::with_prefix(&name).expect("a temporary directory for a check can be made");
+        Self::of(name, made.path().to_owned(), Some(made), START)
+    }
+
+    /// A place that another process made, whose clock stands at `now`.
+    pub(crate) fn of_another_process(name: String, dir: PathBuf, now: Timestamp) -> Self {
+        Self::of(name, dir, None, now)
+    }
+
+    fn of(name: String, dir: PathBuf, made: Option<TempDir>, now: Timestamp) -> Self {
+        let clock = ManualClock::starting_at(now);
+        Self(Arc::new(Inner { name, dir, _made: made, clock, shared: Mutex::default() }))
     }
 
     /// A name that no other place has, in this process or another: 1 to 48 of `a-z`, `0-9` and `_`, beginning with a
@@ -51,7 +63,7 @@ impl Place {
 
     /// An empty directory of its own, removed with the place.
     pub fn dir(&self) -> &Path {
-        self.0.dir.path()
+        &self.0.dir
     }
 
     /// The clock that the checks move, unless the harness says otherwise. It stands still at a day in 2025 until they

@@ -24,8 +24,20 @@ pub struct Report {
     pub suite_version: &'static str,
     /// What the store calls itself; none if it could not be opened once.
     pub backend: Option<String>,
+    /// What the harness declares of the store, and what it does not.
+    pub capabilities: Vec<Capability>,
     /// Every check, in the order of the suite.
     pub checks: Vec<Checked>,
+}
+
+/// Something that stores differ in beyond the contract.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capability {
+    /// `durable`, `shared between processes`, `transactional completion` or `resolution of its clock`.
+    pub name: &'static str,
+    /// What the harness declares: `claimed`, `not claimed`, or of the resolution how fine it is.
+    pub declared: String,
 }
 
 /// What one check found.
@@ -104,7 +116,7 @@ pub fn report(make: impl Fn() -> Harness + Sync) -> Report {
     });
     let checks = found.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect();
     let backend = backend.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Report { suite_version: env!("CARGO_PKG_VERSION"), backend, checks }
+    Report { suite_version: env!("CARGO_PKG_VERSION"), backend, capabilities: make().capabilities(), checks }
 }
 
 macro_rules! listed {
@@ -153,15 +165,18 @@ impl Report {
     }
 
     /// The same as JSON: an object with `suite`, `suite_version`, `backend`, `passed` (whether nothing failed) and
-    /// `checks`, each with `group`, `name`, `verdict` (`passed`, `not claimed`, `failed`), `took_ms`, and where there is
+    /// `capabilities`, an object of their names and what is declared of each, and `checks`, each with `group`, `name`, `verdict` (`passed`, `not claimed`, `failed`), `took_ms`, and where there is
     /// one `seed` (a string, since it has 64 bits), `capability` or `finding`.
     pub fn to_json(&self) -> String {
         let checks: Vec<_> = self.checks.iter().map(Checked::to_json).collect();
+        let capabilities: serde_json::Map<_, _> =
+            self.capabilities.iter().map(|one| (one.name.to_owned(), one.declared.as_str().into())).collect();
         let report = json!({
             "suite": env!("CARGO_PKG_NAME"),
             "suite_version": self.suite_version,
             "backend": self.backend,
             "passed": self.is_passed(),
+            "capabilities": capabilities,
             "checks": checks,
         });
         format!("{report:#}")
@@ -211,6 +226,9 @@ impl fmt::Display for Report {
             count("failed"),
             count("not claimed"),
         )?;
+        for Capability { name, declared } in &self.capabilities {
+            writeln!(f, "  {name}: {declared}")?;
+        }
         for checked in &self.checks {
             write!(f, "  {:<12}{}::{}", checked.verdict.word(), checked.group, checked.name)?;
             match (&checked.verdict, checked.seed) {

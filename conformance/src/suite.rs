@@ -44,6 +44,7 @@ macro_rules! __for_each_check {
             fencing::a_held_record_goes_to_the_resolver_that_saw_its_attempt,
             fencing::only_a_held_or_lapsed_record_can_be_resolved,
             expiry::a_lease_is_live_until_the_instant_it_ends,
+            expiry::an_end_is_where_it_is_one_before_at_and_one_after,
             expiry::a_renewal_moves_the_end_of_the_lease,
             expiry::a_record_never_expires_before_its_lease_ends,
             expiry::a_done_record_never_expires_before_its_lease_would_have_ended,
@@ -63,6 +64,10 @@ macro_rules! __for_each_check {
             durability::what_was_answered_is_there_after_a_restart,
             durability::a_restart_right_after_an_answer_undoes_nothing,
             durability::a_lease_goes_on_over_a_restart,
+            processes::what_one_process_wrote_another_sees_at_once,
+            processes::of_claims_by_several_processes_at_once_exactly_one_is_claimed,
+            processes::a_killed_process_leaves_its_claim_until_the_lease_ends_and_its_checkpoints,
+            processes::a_process_that_is_killed_amid_its_writes_leaves_no_record_half_written,
             cancellation::a_dropped_claim_has_happened_or_not_and_is_found_by_its_token,
             cancellation::a_dropped_takeover_has_happened_or_not_and_counts_once,
             cancellation::a_dropped_write_has_happened_or_not_and_can_be_repeated,
@@ -80,6 +85,7 @@ macro_rules! __for_each_check {
             transactions::a_commit_by_an_attempt_that_ended_stores_neither,
             transactions::a_transaction_that_is_done_again_stores_no_second_row,
             transactions::racing_commits_and_takeovers_leave_as_many_rows_as_completions,
+            transactions::a_process_that_is_killed_leaves_the_row_and_the_completion_or_neither,
             housekeeping::a_wait_is_ended_by_the_completion_through_another_handle,
             housekeeping::a_wait_is_ended_by_whatever_ends_the_attempt,
             housekeeping::a_wait_for_an_attempt_that_is_over_returns_at_once,
@@ -87,6 +93,7 @@ macro_rules! __for_each_check {
             housekeeping::a_dropped_wait_leaves_nothing_behind,
             housekeeping::a_sweep_removes_expired_records_alone_and_at_most_its_limit,
             housekeeping::sweeps_remove_records_whose_expiry_moved_as_they_do_others,
+            housekeeping::sweeps_remove_what_has_expired_in_every_state,
             housekeeping::records_that_wait_for_someone_are_listed_in_order_page_by_page,
             housekeeping::a_record_is_listed_only_while_it_waits_for_someone,
             housekeeping::a_purge_removes_the_records_of_one_scope_alone,
@@ -104,6 +111,7 @@ macro_rules! __for_each_check {
             concurrency::a_completion_that_meets_takeovers_is_stored_or_superseded_and_never_both,
             concurrency::a_key_that_is_claimed_and_released_at_once_has_one_owner_at_a_time_and_no_gap_in_its_numbers,
             concurrency::a_repeated_claim_that_meets_a_purge_and_a_rival_leaves_the_key_to_one_of_them,
+            concurrency::of_purges_that_meet_writes_exactly_one_removes_the_record,
             concurrency::claims_of_different_keys_at_once_are_all_claimed,
             concurrency::claims_that_arrive_together_are_each_kept_as_their_own,
             concurrency::takeovers_of_different_keys_at_once_all_succeed,
@@ -132,7 +140,11 @@ macro_rules! __tests {
     (($harness:expr) $($group:ident::$check:ident,)*) => {$(
         #[test]
         fn $check() {
-            $crate::run(::core::stringify!($check), $harness, async |harness: &$crate::Harness| {
+            let harness = $crate::Harness::__in_test(
+                $harness,
+                ::core::concat!(::core::module_path!(), "::", ::core::stringify!($check)),
+            );
+            $crate::run(::core::stringify!($check), harness, async |harness: &$crate::Harness| {
                 $crate::$group::$check(harness).await;
             });
         }

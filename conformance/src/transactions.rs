@@ -1,12 +1,13 @@
 //! Transactions of the caller's: a business row and "this key is done" are stored together or not at all.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use idem_core::{Completion, Fenced, Grant, Response, Retention, State};
 
 use crate::{
     End, Harness, Transactions,
     expect::{absent, claimed, conflict, ok, present, replayed, superseded, taken_over, written},
+    processes::{Others, killed_again_and_again, payments, rows_and_completions_agree},
     world::{World, key, scope},
 };
 
@@ -156,6 +157,35 @@ pub async fn racing_commits_and_takeovers_leave_as_many_rows_as_completions(harn
     assert_eq!(committed + taken, grants.len(), "Every record must be committed or taken over, and never both");
     let rows = hook.rows(&world.place).await;
     assert_eq!(rows.len(), committed, "There must be as many rows as completions; the rows are {rows:?}");
+}
+
+/// A process that is killed amid its transactions leaves, for each key, the row and the completion, or neither; and
+/// what those after it do again makes no second row.
+// case 037
+pub async fn a_process_that_is_killed_leaves_the_row_and_the_completion_or_neither(harness: &Harness) {
+    let check = "a_process_that_is_killed_leaves_the_row_and_the_completion_or_neither";
+    // Also in the other processes that it starts.
+    let Some(others) = Others::of(harness, check).await else { return };
+    let Some(hook) = claimed_by(harness, check) else { return };
+    let world = World::new(harness).await;
+    let told = killed_again_and_again(&others, &world, "pay").await;
+    let begun = Instant::now();
+    loop {
+        let rows = hook.rows(&world.place).await;
+        match rows_and_completions_agree(&world, &rows, told + 2).await {
+            Ok(()) => break,
+            // A commit that was on its way may take a moment to be seen.
+            Err(_) if begun.elapsed() < Duration::from_secs(5) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(found) => panic!(
+                "A process that is killed must leave the row and the completion, or neither; {found}, after {told} that \
+                 it was told are done"
+            ),
+        }
+    }
+    let rows = hook.rows(&world.place).await;
+    for name in payments().take(told) {
+        assert!(rows.contains(&name), "What a process was told is committed must be there; {name} has no row");
+    }
 }
 
 const RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);

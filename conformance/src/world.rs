@@ -11,7 +11,7 @@ use idem_core::{
 
 use crate::{Harness, Place, rng};
 
-/// A store at a fresh place, and its clock.
+/// A store at a place, and its clock.
 pub(crate) struct World<'a> {
     pub(crate) harness: &'a Harness,
     pub(crate) place: Place,
@@ -21,8 +21,13 @@ pub(crate) struct World<'a> {
 }
 
 impl<'a> World<'a> {
+    /// The store at a fresh place.
     pub(crate) async fn new(harness: &'a Harness) -> Self {
-        let place = Place::new();
+        Self::at(harness, Place::new()).await
+    }
+
+    /// The store at this place.
+    pub(crate) async fn at(harness: &'a Harness, place: Place) -> Self {
         let store = Some(harness.open(&place).await);
         Self { harness, place, store, rng: Mutex::new(rng::Rng::from_seed(rng::fresh_seed())) }
     }

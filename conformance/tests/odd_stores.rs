@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Hook, Marks, Reference, Rules, Slot, right_claim};
+use common::{FileStore, Hook, Marks, Reference, RightWays, Rules, Slot, right_claim};
 use idem_conformance::{Harness, Place};
 use idem_core::{Claim, ClaimRow, State, StoreError, Timestamp};
 
@@ -96,4 +96,32 @@ mod real_time {
     }
 
     idem_conformance::suite!(harness());
+}
+
+/// Keeps everything in one file, which processes share, and writes the whole of it each time: too slow for the rest of the
+/// suite, which it passes.
+mod in_a_file {
+    use idem_conformance::{processes, run, transactions};
+
+    use super::*;
+
+    macro_rules! passes {
+        ($($group:ident::$check:ident,)*) => {$(
+            #[test]
+            fn $check() {
+                let harness = FileStore::<RightWays>::harness();
+                let harness = harness.__in_test(concat!(module_path!(), "::", stringify!($check)));
+                run(stringify!($check), harness, async |harness: &Harness| $group::$check(harness).await);
+            }
+        )*};
+    }
+
+    passes! {
+        processes::what_one_process_wrote_another_sees_at_once,
+        processes::of_claims_by_several_processes_at_once_exactly_one_is_claimed,
+        processes::a_killed_process_leaves_its_claim_until_the_lease_ends_and_its_checkpoints,
+        processes::a_process_that_is_killed_amid_its_writes_leaves_no_record_half_written,
+        transactions::a_process_that_is_killed_leaves_the_row_and_the_completion_or_neither,
+        transactions::racing_commits_and_takeovers_leave_as_many_rows_as_completions,
+    }
 }

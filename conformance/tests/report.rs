@@ -21,14 +21,21 @@ fn a_report_of_a_right_store_has_every_check_its_seeds_and_what_is_not_claimed()
         .filter(|checked| matches!(checked.verdict, Verdict::NotClaimed { .. }))
         .map(|checked| checked.group)
         .collect();
-    assert!(not_claimed.contains(&"durability") && not_claimed.contains(&"transactions"), "{not_claimed:?}");
-    assert!(not_claimed.iter().all(|group| ["durability", "transactions"].contains(group)), "{not_claimed:?}");
+    let claimable = ["durability", "processes", "transactions"];
+    assert!(claimable.iter().all(|group| not_claimed.contains(group)), "{not_claimed:?}");
+    assert!(not_claimed.iter().all(|group| claimable.contains(group)), "{not_claimed:?}");
+    let declared: Vec<_> = report.capabilities.iter().map(|one| (one.name, &one.declared[..])).collect();
+    let not = "not claimed";
+    let clock = ("resolution of its clock", "to the millisecond, by a clock that stands still");
+    let others = ["durable", "shared between processes", "transactional completion"].map(|name| (name, not));
+    assert_eq!(declared, [&others[..], &[clock]].concat());
     let seeded = report.checks.iter().filter(|checked| checked.seed.is_some()).map(|checked| checked.group);
     let seeded: Vec<_> = seeded.collect();
     assert!(seeded.contains(&"agreement") && seeded.contains(&"faults"), "{seeded:?}");
 
     let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
     assert_eq!((&json["backend"], &json["passed"]), (&backend.into(), &true.into()));
+    assert_eq!(json["capabilities"]["durable"], not);
     assert_eq!(json["checks"].as_array().unwrap().len(), report.checks.len());
     let first = &json["checks"][0];
     assert_eq!((&first["group"], &first["verdict"]), (&"scenarios".into(), &"passed".into()));
@@ -37,6 +44,7 @@ fn a_report_of_a_right_store_has_every_check_its_seeds_and_what_is_not_claimed()
 
     let text = report.to_string();
     assert!(text.starts_with(&format!("idem-conformance {} on ", report.suite_version)), "{text}");
+    assert!(text.contains("\n  shared between processes: not claimed\n"), "{text}");
     assert!(text.contains(" 0 failed, ") && text.contains("not claimed "), "{text}");
 }
 

@@ -11,10 +11,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use common::{Gap, Marks, Reference, Repeating, Right, Rules, Slot, Unfenced, apply, right_claim};
+use common::{FileStore, Gap, Marks, Reference, Repeating, Right, Rules, Slot, Unfenced, Ways, apply, right_claim};
 use idem_conformance::{
     Harness, agreement, cancellation, claims, concurrency, durability, expiry, fencing, fidelity, housekeeping,
-    linearizability, run, transactions,
+    linearizability, processes, run, transactions,
 };
 use idem_core::{
     AttemptId, Body, Checkpoint, Checkpointed, Claim, ClaimRow, Fenced, Key, ManualClock, OnLapse, Origin, Owner,
@@ -26,7 +26,7 @@ macro_rules! caught {
     ($test:ident: $store:ty, by $group:ident::$check:ident, saying $words:literal) => {
         #[test]
         fn $test() {
-            let harness = <$store>::harness();
+            let harness = <$store>::harness().__in_test(concat!(module_path!(), "::", stringify!($test)));
             let finding = finding(harness, stringify!($check), async |harness: &Harness| {
                 $group::$check(harness).await;
             });
@@ -824,6 +824,49 @@ caught!(a_sweep_by_the_first_expiry_is_caught: Reference<SweepsByTheFirstExpiry>
     by housekeeping::sweeps_remove_records_whose_expiry_moved_as_they_do_others,
     saying "of 8 records they removed 3");
 
+/// Sweeps what is finished, and leaves what nobody finished for ever.
+#[derive(Default)]
+struct SweepsWhatIsDone;
+impl Rules for SweepsWhatIsDone {
+    fn is_swept(&self, record: &Record, now: Timestamp) -> bool {
+        !record.is_live(now) && matches!(record.state, State::Done(_))
+    }
+}
+caught!(a_sweep_of_done_records_alone_is_caught: Reference<SweepsWhatIsDone>,
+    by housekeeping::sweeps_remove_what_has_expired_in_every_state,
+    saying "of 6 records");
+
+/// A purge leaves the records that were written to since it looked.
+#[derive(Default)]
+struct PurgesWhatItSaw;
+impl Rules for PurgesWhatItSaw {
+    const PURGES_WHAT_IT_SAW: bool = true;
+}
+caught!(a_purge_that_leaves_what_was_written_meanwhile_is_caught: Reference<PurgesWhatItSaw>,
+    by concurrency::of_purges_that_meet_writes_exactly_one_removes_the_record,
+    saying "exactly one must remove it and count it");
+
+/// An attempt may finish up to and including the instant at which its record expires.
+#[derive(Default)]
+struct CompletesAtExpiry;
+impl Rules for CompletesAtExpiry {
+    fn complete(
+        &self,
+        slot: &mut Slot,
+        owner: &Owner,
+        response: &Response,
+        keep: Retention,
+        now: Timestamp,
+    ) -> Fenced<Response> {
+        let ends_now = slot.as_ref().is_some_and(|record| record.expiry == now);
+        let before = Timestamp::from_millis(now.as_millis() - 1);
+        Right.complete(slot, owner, response, keep, if ends_now { before } else { now })
+    }
+}
+caught!(a_completion_at_the_instant_of_expiry_is_caught: Reference<CompletesAtExpiry>,
+    by expiry::an_end_is_where_it_is_one_before_at_and_one_after,
+    saying "at its end, must be answered Superseded");
+
 /// Each of these is caught by the histories of what is asked at once, every time.
 mod no_order_explains {
     use super::*;
@@ -935,3 +978,30 @@ impl Rules for LeasesOfTheFirst {
 caught!(one_lease_for_a_group_of_claims_is_caught: Reference<LeasesOfTheFirst>,
     by concurrency::claims_that_arrive_together_are_each_kept_as_their_own,
     saying "A claim must be kept as its own, whatever arrives with it: lease_end");
+
+/// Shares a file with other processes, without a lock that they see.
+struct WithoutLock;
+impl Ways for WithoutLock {
+    const LOCKS: bool = false;
+}
+caught!(a_file_without_a_lock_is_caught: FileStore<WithoutLock>,
+    by processes::of_claims_by_several_processes_at_once_exactly_one_is_claimed,
+    saying "exactly one must be Claimed");
+
+/// Writes that the attempt is done, and then the body: who is killed in between leaves a response without one.
+struct BodyComesLater;
+impl Ways for BodyComesLater {
+    const AT_ONCE: bool = false;
+}
+caught!(a_completion_whose_body_comes_later_is_caught: FileStore<BodyComesLater>,
+    by processes::a_process_that_is_killed_amid_its_writes_leaves_no_record_half_written,
+    saying "must be as it was recorded");
+
+/// Writes the business row first, and completes the record when that is there.
+struct OneAfterTheOther;
+impl Ways for OneAfterTheOther {
+    const TOGETHER: bool = false;
+}
+caught!(a_row_that_is_written_before_the_completion_is_caught: FileStore<OneAfterTheOther>,
+    by transactions::a_process_that_is_killed_leaves_the_row_and_the_completion_or_neither,
+    saying "the row and the completion, or neither");

@@ -64,6 +64,32 @@ impl Key {
         Ok(Self(digest_name(bytes).into()))
     }
 
+    /// A key for an intent that several values name together, such as the columns of an event that has no id: `parts-` and
+    /// a digest in hexadecimal. Their order counts, and which of them are missing. A value without bytes is missing.
+    ///
+    /// The digest is SHA-256 over `"idem.key-parts.1:"` and, of each value, a zero byte if it is missing, else a byte 1, its
+    /// length as 8 bytes, big endian, and the value.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidName::Empty`] if all values are missing, or there are none: what has no name must not share one with
+    /// everything else that has none.
+    pub fn of_parts<'a>(parts: impl IntoIterator<Item = Option<&'a [u8]>>) -> Result<Self, InvalidName> {
+        let (mut hash, mut is_named) = (Sha256::new_with_prefix("idem.key-parts.1:"), false);
+        for part in parts {
+            match part.filter(|bytes| !bytes.is_empty()) {
+                Some(bytes) => {
+                    is_named = true;
+                    hash.update([1]);
+                    hash.update((bytes.len() as u64).to_be_bytes());
+                    hash.update(bytes);
+                }
+                None => hash.update([0]),
+            }
+        }
+        if is_named { Ok(Self(named("parts-", &hash.finalize()).into())) } else { Err(InvalidName::Empty) }
+    }
+
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -127,8 +153,12 @@ fn valid(name: &str) -> Result<&str, InvalidName> {
 }
 
 fn digest_name(bytes: &[u8]) -> String {
+    named("sha256-", &Sha256::digest(bytes))
+}
+
+fn named(prefix: &str, digest: &[u8]) -> String {
     use fmt::Write as _;
-    Sha256::digest(bytes).iter().fold(String::from("sha256-"), |mut name, byte| {
+    digest.iter().fold(String::from(prefix), |mut name, byte| {
         let _ = write!(name, "{byte:02x}"); // writing to a String can't fail
         name
     })
@@ -183,6 +213,33 @@ mod tests {
     fn nothing_is_not_a_key() {
         assert_eq!(Key::digest_of(b""), Err(InvalidName::Empty));
         assert_eq!(Scope::digest_of(b""), Err(InvalidName::Empty));
+        for none in [&[][..], &[None], &[None, None], &[Some(&b""[..]), None]] {
+            assert_eq!(Key::of_parts(none.iter().copied()), Err(InvalidName::Empty), "{none:?}");
+        }
+    }
+
+    // case 109
+    #[test]
+    fn a_key_of_parts_tells_apart_what_they_are_where_they_end_and_which_are_missing() {
+        let of = |parts: &[Option<&str>]| Key::of_parts(parts.iter().map(|part| part.map(str::as_bytes))).unwrap();
+        let keys = [
+            of(&[Some("1"), None]),
+            of(&[None, Some("1")]),
+            of(&[Some("1")]),
+            of(&[Some("1"), Some("2")]),
+            of(&[Some("2"), Some("1")]),
+            of(&[Some("12")]),
+            of(&[Some("null")]),
+        ];
+        for (index, key) in keys.iter().enumerate() {
+            assert!(!keys[..index].contains(key), "{index}");
+        }
+        assert_eq!(of(&[Some("1"), None]), of(&[Some("1"), Some("")]));
+        // Computed with Python's hashlib from the description above.
+        assert_eq!(
+            of(&[Some("invoice-7"), None, Some("2026-11")]).as_str(),
+            "parts-f514ebb8685272db3fe8c26e5396187c01302952508c0582b9519f272aec9635"
+        );
     }
 
     #[test]

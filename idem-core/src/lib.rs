@@ -21,7 +21,7 @@ mod transaction;
 pub use answer::{Answer, Grant, answer, claim, resolve};
 pub use async_trait::async_trait;
 pub use codec::DecodeError;
-pub use downstream::downstream_key;
+pub use downstream::{downstream_key, downstream_uuid};
 pub use error::{StoreError, StoreErrorKind};
 pub use fingerprint::{
     Differences, FieldSelector, Fingerprint, FingerprintBuilder, FingerprintKey, InvalidFingerprint,

@@ -1,7 +1,7 @@
 //! The conformance suite: what every store must do, at every isolation level that a database may have by default, and
 //! through a pooler that gives each transaction another session.
 
-use std::sync::OnceLock;
+use std::{env, sync::OnceLock};
 
 use idem_conformance::{End, Harness, Place, Transactions, async_trait};
 use idem_core::{Completion, Fenced, Response, Store, StoreError, StoreErrorKind};
@@ -72,8 +72,12 @@ fn harness(url: fn() -> String) -> Harness {
 }
 
 fn harness_of(server: OwnConnection) -> Harness {
-    Harness::new(async move |place: Place| server.open(&place).await).durable().transactions(server)
+    let harness = Harness::new(async move |place: Place| server.open(&place).await);
+    harness.durable().shared_between_processes([(URL, server.url())]).transactions(server)
 }
+
+/// Tells another process, which the suite starts, where the database of this one is.
+const URL: &str = "IDEM_POSTGRES_CONFORMANCE_URL";
 
 /// Where a place is, and business rows beside its records, written through a connection of their own.
 #[derive(Clone, Copy)]
@@ -90,8 +94,12 @@ enum Clock {
 }
 
 impl OwnConnection {
+    fn url(&self) -> String {
+        env::var(URL).unwrap_or_else(|_| (self.url)())
+    }
+
     async fn open(&self, place: &Place) -> Result<PostgresStore, OpenError> {
-        let builder = PostgresStore::builder(&(self.url)()).table(place.name());
+        let builder = PostgresStore::builder(&self.url()).table(place.name());
         let store = match self.clock {
             Clock::Places => builder.clock(place.clock()).build()?,
             Clock::Servers => builder.build()?,
@@ -102,7 +110,7 @@ impl OwnConnection {
     }
 
     async fn connect(&self, place: &Place) -> Client {
-        let url = (self.url)();
+        let url = self.url();
         let url = url.strip_suffix("?pgbouncer=true").unwrap_or(&url);
         let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("the server can be reached");
         tokio::spawn(connection);

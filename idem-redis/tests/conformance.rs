@@ -1,7 +1,7 @@
 //! The conformance suite: what every store must do, on a single server and on a real cluster, with a clock that stands
 //! still and by the server's own.
 
-use std::{sync::OnceLock, time::Duration};
+use std::{env, sync::OnceLock, time::Duration};
 
 use idem_conformance::{Harness, Place};
 use idem_core::Store;
@@ -11,7 +11,7 @@ use test_servers::{PrivateRedis, RedisCluster, redis};
 mod single {
     use super::*;
 
-    fn url() -> String {
+    pub(super) fn url() -> String {
         redis().url().to_owned()
     }
 
@@ -36,16 +36,30 @@ mod by_the_servers_own_clock {
     const RESOLUTION: Duration = Duration::from_secs(1);
 
     async fn open(place: &Place) -> Result<RedisStore, OpenError> {
-        builder(redis().url(), place).build()
+        builder(&theirs_or(single::url), place).build()
     }
 
     idem_conformance::suite!(
-        Harness::new(async |place: Place| open(&place).await).durable().real_time().resolution(RESOLUTION)
+        shared(Harness::new(async |place: Place| open(&place).await), single::url).real_time().resolution(RESOLUTION)
     );
 }
 
 fn standing_still(url: fn() -> String) -> Harness {
-    Harness::new(async move |place: Place| builder(&url(), &place).clock(place.clock()).build()).durable()
+    let open = async move |place: Place| builder(&theirs_or(url), &place).clock(place.clock()).build();
+    shared(Harness::new(open), url)
+}
+
+fn shared(harness: Harness, url: fn() -> String) -> Harness {
+    harness.durable().shared_between_processes([(URL, theirs_or(url)), (PREFIX, prefix().to_owned())])
+}
+
+// Tell another process, which the suite starts, where the records of this one are.
+const URL: &str = "IDEM_REDIS_CONFORMANCE_URL";
+const PREFIX: &str = "IDEM_REDIS_CONFORMANCE_PREFIX";
+
+/// The server of the process that started this one, if one did.
+fn theirs_or(url: fn() -> String) -> String {
+    env::var(URL).unwrap_or_else(|_| url())
 }
 
 fn builder(url: &str, place: &Place) -> Builder {
@@ -56,8 +70,8 @@ fn builder(url: &str, place: &Place) -> Builder {
 
 /// What this process's keys begin with, on a server that others may use too.
 fn prefix() -> &'static str {
-    static PREFIX: OnceLock<String> = OnceLock::new();
-    PREFIX.get_or_init(|| redis().prefix())
+    static MADE: OnceLock<String> = OnceLock::new();
+    MADE.get_or_init(|| env::var(PREFIX).unwrap_or_else(|_| redis().prefix()))
 }
 
 fn three_masters() -> &'static RedisCluster {

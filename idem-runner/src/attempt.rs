@@ -3,17 +3,21 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use bytes::Bytes;
 use idem_core::{
-    Checkpoint, Checkpointed, Checkpoints, Completion, Fenced, Grant, InvalidName, Key, Origin, Owner, Response,
-    Retention, Scope, StoreError, Transaction,
+    Body, Checkpoint, Checkpointed, Checkpoints, Completion, Fenced, Grant, InvalidName, Key, NotRetained, Origin,
+    Owner, Response, Retention, Scope, StoreError, Transaction,
 };
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-use crate::idempotency::Inner;
+use crate::{event::event, idempotency::Inner, seal::SealedStore};
 
 /// The attempt that an operation runs in: a handle, cheap to clone.
 #[derive(Clone)]
@@ -28,16 +32,19 @@ struct Data {
     /// None where nothing protects the operation.
     runner: Option<Arc<Inner>>,
     lost: CancellationToken,
+    is_lost: AtomicBool,
     progress: Mutex<Progress>,
 }
 
 /// What the operation did through its handle.
 #[derive(Default)]
 struct Progress {
-    /// Results of steps that this attempt did itself.
-    steps: HashMap<String, Bytes>,
+    /// Results of steps that this attempt did itself, or does at this moment.
+    steps: HashMap<String, Arc<OnceCell<Bytes>>>,
     /// What it last gave to a transaction of its own.
     committing: Option<Response>,
+    /// Its response must not be stored.
+    is_secret: bool,
 }
 
 /// Why a step gave no result.
@@ -71,6 +78,7 @@ impl Attempt {
             retention: runner.settings.retention,
             runner: Some(runner),
             lost: CancellationToken::new(),
+            is_lost: AtomicBool::new(false),
             progress: Mutex::default(),
         }))
     }
@@ -85,6 +93,7 @@ impl Attempt {
             retention: Retention::default(),
             runner: None,
             lost: CancellationToken::new(),
+            is_lost: AtomicBool::new(false),
             progress: Mutex::default(),
         }))
     }
@@ -137,13 +146,24 @@ impl Attempt {
         &self.0.checkpoints
     }
 
-    /// The key to send to another service with one step: the same in every attempt, 69 ASCII characters.
+    /// The key to send to another service with one step: the same in every attempt, and in no other operation or step. 69
+    /// ASCII characters; [providers that take fewer](idem_core::downstream_uuid) get a
+    /// [UUID](Attempt::downstream_uuid).
     pub fn downstream_key(&self, step: &str) -> String {
         idem_core::downstream_key(self.scope().as_str(), self.key().as_str(), step)
     }
 
+    /// The same as a UUID of 36 characters, for providers that take no other, or no longer one. A service must send one and
+    /// the same form in every attempt.
+    pub fn downstream_uuid(&self, step: &str) -> String {
+        idem_core::downstream_uuid(self.scope().as_str(), self.key().as_str(), step)
+    }
+
     /// Waits until another attempt is known to have taken the key over. Whatever this attempt does from then on is not
     /// the recorded outcome: stop if you can.
+    ///
+    /// The next renewal finds out, within a third of the lease; after `max_run` it takes up to a lease, and while the
+    /// operation blocks the only thread of its runtime nobody can tell it.
     pub async fn superseded(&self) {
         self.0.lost.cancelled().await;
     }
@@ -154,14 +174,15 @@ impl Attempt {
     }
 
     /// Does one step of the operation once: a later attempt gets its result instead of doing it again, and so does this
-    /// one if it asks twice, one after the other.
+    /// one if it asks twice, also at once.
     ///
     /// A crash between the end of the work and the keeping of its result still repeats the work, so send
     /// [`Attempt::downstream_key`] along.
     ///
     /// # Errors
     ///
-    /// [`StepError`]: the work's own error, a bad name, a lost key, too many bytes, a store that fails.
+    /// [`StepError`]: the work's own error, a bad name, a lost key, too many bytes, a store that fails. After an error the
+    /// step counts as not done.
     ///
     /// # Cancellation safety
     ///
@@ -171,22 +192,29 @@ impl Attempt {
         F: Future<Output = Result<Bytes, E>>,
     {
         Checkpoint::new(name, Bytes::new()).map_err(StepError::Name)?;
-        let before = self.0.checkpoints.find(name).cloned();
-        if let Some(kept) = before.or_else(|| self.progress().steps.get(name).cloned()) {
-            return Ok(kept);
+        if let Some(kept) = self.0.checkpoints.find(name) {
+            return Ok(kept.clone());
+        }
+        let step = Arc::clone(self.progress().steps.entry(name.into()).or_default());
+        step.get_or_try_init(|| self.do_step(name, work)).await.cloned()
+    }
+
+    async fn do_step<E, F>(&self, name: &str, work: impl FnOnce() -> F) -> Result<Bytes, StepError<E>>
+    where
+        F: Future<Output = Result<Bytes, E>>,
+    {
+        // What another attempt may be doing at this moment is not begun.
+        if self.is_superseded() {
+            return Err(StepError::Superseded);
         }
         let result = work().await.map_err(StepError::Work)?;
         let Some(runner) = &self.0.runner else {
-            self.progress().steps.insert(name.into(), result.clone());
             return Ok(result);
         };
         let checkpoint = Checkpoint::new(name, result).map_err(StepError::Name)?;
         // The first value of a name stays, so a repeated checkpoint is the same checkpoint.
         match runner.repeated("checkpoint", || runner.store.checkpoint(&self.0.owner, &checkpoint)).await {
-            Ok(Fenced::Written(Checkpointed::Kept(kept))) => {
-                self.progress().steps.insert(name.into(), kept.clone());
-                Ok(kept)
-            }
+            Ok(Fenced::Written(Checkpointed::Kept(kept))) => Ok(kept),
             Ok(Fenced::Written(Checkpointed::Full)) => Err(StepError::Full),
             Ok(Fenced::Superseded) => {
                 self.mark_lost();
@@ -194,6 +222,16 @@ impl Attempt {
             }
             Err(error) => Err(StepError::Store(error)),
         }
+    }
+
+    /// Says that the response of this attempt must not be stored, because it holds a secret that is shown once. It goes
+    /// out whole; of a final one only its status is recorded, and a retry gets
+    /// [`Outcome::Replay`](crate::Outcome::Replay) of a response that is [not retained](idem_core::Body::NotRetained).
+    ///
+    /// It says nothing of what is [committed](Attempt::commit) in the operation's own transaction: give that a response
+    /// without its body.
+    pub fn do_not_retain(&self) {
+        self.progress().is_secret = true;
     }
 
     /// Completes the record in the caller's transaction and commits it: the effects and "this key is done" together or
@@ -207,18 +245,58 @@ impl Attempt {
 
     /// The same for code that keeps its own transaction: hand it to the backend's `complete_in`, and commit only if that
     /// did not answer Superseded.
+    ///
+    /// Where responses are [sealed](crate::Builder::seal), it holds the sealed one, and so does what the backend gives back.
+    /// The runner gives the opened one to the client; elsewhere [`Attempt::opened`] does. If sealing fails the response is not
+    /// retained.
     pub fn completion(&self, response: Response) -> Completion {
         self.progress().committing = Some(response.clone());
-        Completion::new(self.0.owner.clone(), response, self.0.retention)
+        let kept = match self.sealed_store() {
+            Some(store) => store.sealed_response(self.scope(), self.key(), &response).unwrap_or_else(|error| {
+                // What this transaction does must be done once, and what it says must not be stored in clear.
+                event!(ERROR, "not_sealed", %error, attempt = ?self, "a response can't be sealed; it is not retained");
+                Response::new(response.status()).with_kept(Body::NotRetained(NotRetained::Secret))
+            }),
+            None => response,
+        };
+        Completion::new(self.0.owner.clone(), kept, self.0.retention)
     }
 
+    /// The response that is meant by one that [`Attempt::commit`] gave, where responses are sealed; elsewhere the same.
+    ///
+    /// # Errors
+    ///
+    /// If it can't be opened: of kind configuration if its key is not known, of kind corrupt if it was changed.
+    pub fn opened(&self, recorded: Response) -> Result<Response, StoreError> {
+        match self.sealed_store() {
+            Some(store) => store.opened_of(&self.0.owner, recorded),
+            None => Ok(recorded),
+        }
+    }
+
+    fn sealed_store(&self) -> Option<&SealedStore> {
+        self.0.runner.as_ref().and_then(|runner| runner.sealed.as_deref())
+    }
+
+    /// Makes it known, and counts, that the attempt lost its key: once, whoever finds out first.
     pub(crate) fn mark_lost(&self) {
+        if self.0.is_lost.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if let Some(runner) = &self.0.runner {
+            runner.counting.superseded.one();
+        }
+        event!(WARN, "superseded", attempt = ?self, "the attempt lost its key; its outcome is not the recorded one");
         self.0.lost.cancel();
     }
 
     /// Whether the operation may have completed its record in a transaction of its own.
     pub(crate) fn used_transaction(&self) -> bool {
         self.progress().committing.is_some()
+    }
+
+    pub(crate) fn is_secret(&self) -> bool {
+        self.progress().is_secret
     }
 
     /// Whether this is what the operation gave to a transaction of its own.

@@ -2,20 +2,33 @@
 
 use std::{sync::Arc, time::Duration};
 
-use idem_core::{Answer, AttemptId, Claim, Grant, State, StoreError, StoreErrorKind, Token};
+use idem_core::{Answer, AttemptId, Claim, Grant, StoreError, StoreErrorKind, Token};
 use tokio::time::{self, Instant};
+use tokio_util::sync::CancellationToken;
 
-use crate::{Answered, OnConflict, OnUnavailable, Request, idempotency::Inner, settle::Backoff};
+use crate::{
+    Answered, OnConflict, OnUnavailable, Request, event::event, idempotency::Inner, settle::Backoff, wait::Waited,
+};
 
-/// How long to wait before asking again where the store can't say whom to wait for.
-const POLL: Duration = Duration::from_millis(50);
+/// How long to wait at most before asking again where the store can't say whom to wait for: sooner at first.
+const POLL: Duration = Duration::from_millis(500);
+
+/// How long to wait for an owner that is finishing, whose lease the store could not see, before claiming again.
+const FINISHING: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// What the claim was granted; none if the operation is to run unprotected.
-    pub(crate) async fn claim(self: &Arc<Self>, request: Request) -> Result<Option<Grant>, Answered> {
+    /// What the claim was granted; none if the operation is to run unprotected. A claim that waits for another attempt
+    /// waits until `waiting` is cancelled at most.
+    pub(crate) async fn claim(
+        self: &Arc<Self>,
+        request: Request,
+        waiting: Option<&CancellationToken>,
+    ) -> Result<Option<Grant>, Answered> {
         let token = self.token().map_err(Answered::Store)?;
         let claim = self.claim_for(request, token);
         let give_up = Instant::now() + self.waiting();
+        let mut backoff = Backoff::default();
+        let mut seat = None;
         loop {
             // Its token makes a repeated claim the same claim.
             let answer = match self.repeated("claim", || idem_core::claim(&*self.store, &claim)).await {
@@ -25,24 +38,33 @@ impl Inner {
             let (left, seen) = match answer {
                 Answer::Claimed(grant) => {
                     self.counting.claimed.one();
+                    event!(DEBUG, "claimed", number = grant.number(), "claimed");
                     return Ok(Some(grant));
                 }
                 Answer::TakenOver(grant) => {
                     self.counting.claimed.one();
                     self.counting.taken_over.one();
-                    tracing::warn!(number = grant.number(), "took over from an attempt that ended silently");
+                    event!(
+                        WARN,
+                        "taken_over",
+                        number = grant.number(),
+                        "took over from an attempt that ended silently"
+                    );
                     return Ok(Some(grant));
                 }
                 Answer::Replay { response, stored_at } => {
                     self.counting.replayed.one();
+                    event!(DEBUG, "replayed", status = response.status(), "answered with the recorded response");
                     return Err(Answered::Replay { response, stored_at });
                 }
                 Answer::Reuse { differences } => {
                     self.counting.reused.one();
+                    event!(INFO, "reused", %differences, "the key was used for another request");
                     return Err(Answered::Reuse { differences });
                 }
                 Answer::Unknown => {
                     self.counting.unknown.one();
+                    event!(WARN, "unknown", "the outcome of an earlier attempt is unknown until someone resolves it");
                     return Err(Answered::Unknown);
                 }
                 Answer::Superseded => {
@@ -51,34 +73,58 @@ impl Inner {
                 }
                 Answer::Conflict { left, seen } => (left, seen),
             };
-            let remaining = give_up.saturating_duration_since(Instant::now());
-            if remaining.is_zero() {
+            let conflict = || {
                 self.counting.conflict.one();
-                return Err(Answered::Conflict { retry_after: retry_after(left) });
-            }
-            // A lapse ends no wait of the store's, so none is longer than the lease.
-            let pause = left.unwrap_or(POLL).min(remaining);
-            let wait = async {
-                match seen {
-                    Some(attempt) if self.has_ended(&claim, attempt, pause).await => {}
-                    Some(_) => time::sleep(POLL.min(remaining)).await,
-                    None => time::sleep(pause).await,
-                }
+                event!(DEBUG, "conflict", "another attempt is at it");
+                Err(Answered::Conflict { retry_after: retry_after(left) })
             };
-            if self.closing.run_until_cancelled(wait).await.is_none() {
-                return Err(Answered::ShuttingDown);
+            let Some(waiting) = waiting.filter(|_| Instant::now() < give_up) else {
+                return conflict();
+            };
+            if seat.is_none() {
+                seat = self.waits.seat();
+                if seat.is_none() {
+                    self.counting.waits_refused.one();
+                    event!(WARN, "wait_refused", "every place for waiters is taken (the setting max_waiters)");
+                    return conflict();
+                }
+            }
+            let wait = self.until_claiming_may_help(&claim, seen, left, give_up, &mut backoff);
+            if waiting.run_until_cancelled(wait).await.is_none() {
+                if self.closing.is_cancelled() {
+                    return Err(Answered::ShuttingDown);
+                }
+                self.counting.waits_abandoned.one();
+                event!(DEBUG, "wait_abandoned", "the caller left while it waited for another attempt");
+                return Err(Answered::Conflict { retry_after: retry_after(left) }); // nobody hears it
             }
         }
     }
 
-    /// Waits for the attempt to end. A wait that fails says nothing that claiming again won't say better.
-    async fn has_ended(&self, claim: &Claim, attempt: AttemptId, at_most: Duration) -> bool {
-        let wait = self.store.wait(claim.scope(), claim.key(), attempt, at_most);
-        match time::timeout(at_most + POLL, wait).await {
-            Ok(Ok(found)) => found.is_none_or(|found| {
-                found.record.attempt() != attempt || !matches!(found.record.state, State::InProgress)
-            }),
-            Ok(Err(_)) | Err(_) => false,
+    /// Waits until another claim may be answered otherwise, or until `give_up`.
+    async fn until_claiming_may_help(
+        &self,
+        claim: &Claim,
+        seen: Option<AttemptId>,
+        left: Option<Duration>,
+        give_up: Instant,
+        backoff: &mut Backoff,
+    ) {
+        let pause = |pause: Duration| time::sleep_until(give_up.min(Instant::now() + pause));
+        let Some(attempt) = seen else {
+            return pause(left.unwrap_or_else(|| backoff.pause().min(POLL))).await;
+        };
+        // A lapse ends no wait of the store's, so none is longer than the lease; one that was renewed goes on.
+        let mut left = left.unwrap_or(FINISHING);
+        while !left.is_zero() && Instant::now() < give_up {
+            let record = (claim.scope(), claim.key());
+            let wait = self.waits.wait(&self.store, record, attempt, left, self.settings.store_timeout);
+            match time::timeout_at(give_up, wait).await {
+                Ok(Waited::Running { left: more }) => left = more,
+                // A wait that fails says nothing that claiming again won't say better.
+                Ok(Waited::Failed) => return pause(backoff.pause()).await,
+                Ok(Waited::Ended) | Err(_) => return,
+            }
         }
     }
 

@@ -4,10 +4,11 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use idem_core::{DEFAULT_LEASE, OnLapse, Retention, Store};
 
-use crate::{Idempotency, OnConflict, OnUnavailable, SettlePolicy, Sweep};
+use crate::{Idempotency, OnConflict, OnUnavailable, Seal, SettlePolicy, Sweep};
 
 const DEFAULT_MAX_RUN: Duration = Duration::from_secs(15 * 60);
 const DEFAULT_COMPLETION_LIMIT: Duration = Duration::from_secs(15 * 60);
+const DEFAULT_MAX_WAITERS: usize = 1024;
 const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What stands for every longer time, since clocks can't be asked for what lies beyond their ends: a hundred years.
@@ -24,11 +25,14 @@ pub struct Builder {
     on_lapse: OnLapse,
     lapse_limit: Option<NonZeroU32>,
     settle: SettlePolicy,
+    max_response: Option<usize>,
     on_conflict: OnConflict,
+    max_waiters: usize,
     on_unavailable: OnUnavailable,
     store_timeout: Duration,
     completion_limit: Option<Duration>,
     sweep: Sweep,
+    seal: Option<Arc<dyn Seal>>,
 }
 
 /// The settings, checked.
@@ -40,7 +44,9 @@ pub(crate) struct Settings {
     pub(crate) on_lapse: OnLapse,
     pub(crate) lapse_limit: Option<NonZeroU32>,
     pub(crate) settle: SettlePolicy,
+    pub(crate) max_response: Option<usize>,
     pub(crate) on_conflict: OnConflict,
+    pub(crate) max_waiters: usize,
     pub(crate) on_unavailable: OnUnavailable,
     pub(crate) store_timeout: Duration,
     pub(crate) completion_limit: Duration,
@@ -81,11 +87,14 @@ impl Builder {
             on_lapse: OnLapse::default(),
             lapse_limit: None,
             settle: SettlePolicy::default(),
+            max_response: None,
             on_conflict: OnConflict::default(),
+            max_waiters: DEFAULT_MAX_WAITERS,
             on_unavailable: OnUnavailable::default(),
             store_timeout: DEFAULT_STORE_TIMEOUT,
             completion_limit: None,
             sweep: Sweep::default(),
+            seal: None,
         }
     }
 
@@ -128,9 +137,25 @@ impl Builder {
         self
     }
 
+    /// The most bytes of a response's body that are recorded. A larger one goes out whole, and is recorded without its
+    /// body: a retry gets [`Outcome::Replay`](crate::Outcome::Replay) of a response that is
+    /// [not retained](idem_core::Body::NotRetained), and never runs. No limit by default: the HTTP layer has one of its own, and
+    /// what an operation commits in a transaction of its own is its own choice.
+    pub fn max_response(mut self, bytes: usize) -> Self {
+        self.max_response = Some(bytes);
+        self
+    }
+
     /// What a request gets while another attempt runs. Refused by default.
     pub fn on_conflict(mut self, on_conflict: OnConflict) -> Self {
         self.on_conflict = on_conflict;
+        self
+    }
+
+    /// How many requests may [wait](OnConflict::Wait) at a time, each with what it holds (a body, a connection). One more is
+    /// refused at once, and counted. 1024 by default; with 0 none waits.
+    pub fn max_waiters(mut self, max_waiters: usize) -> Self {
+        self.max_waiters = max_waiters;
         self
     }
 
@@ -159,6 +184,18 @@ impl Builder {
         self
     }
 
+    /// Seals every response and every result of a step before it is stored, and opens it for replays, also those that are
+    /// completed in a transaction of the caller's. In clear remain scope, key, fingerprint (see
+    /// [`FingerprintKey`](idem_core::FingerprintKey)), the names of steps, and statuses. What was stored before is
+    /// replayed as it is. Not sealed by default.
+    ///
+    /// Whatever reads the store beside this runner reads it sealed; [`Idempotency::store`] gives it opened. A response that
+    /// can't be opened is an error of the store, and its operation does not run.
+    pub fn seal(mut self, seal: Arc<dyn Seal>) -> Self {
+        self.seal = Some(seal);
+        self
+    }
+
     /// The runner with these settings. Background work starts with the first request.
     ///
     /// # Errors
@@ -174,10 +211,12 @@ impl Builder {
             on_lapse: self.on_lapse,
             lapse_limit: self.lapse_limit,
             settle: self.settle,
+            max_response: self.max_response,
             on_conflict: match self.on_conflict {
                 OnConflict::Refuse => OnConflict::Refuse,
                 OnConflict::Wait { at_most } => OnConflict::Wait { at_most: at_most.min(FOR_EVER) },
             },
+            max_waiters: self.max_waiters,
             on_unavailable: self.on_unavailable,
             store_timeout: self.store_timeout.min(FOR_EVER),
             completion_limit: self.completion_limit.unwrap_or(DEFAULT_COMPLETION_LIMIT.min(retention)).min(FOR_EVER),
@@ -187,7 +226,7 @@ impl Builder {
             },
         };
         settings.check()?;
-        Ok(Idempotency::new(self.store, settings))
+        Ok(Idempotency::new(self.store, self.seal, settings))
     }
 }
 

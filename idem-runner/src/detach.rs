@@ -6,18 +6,27 @@ use std::{
 };
 
 use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 /// Polls its future in place, and hands it to a task when it is dropped unfinished. A task for every request would
 /// cost each of them more than this costs the few whose client leaves.
 pub(crate) struct Detached<T: Send + 'static> {
     future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     runtime: Handle,
+    /// Cancelled when nobody polls it in place any more.
+    abandoned: Option<CancellationToken>,
 }
 
 impl<T: Send + 'static> Detached<T> {
     /// Must be made where it is polled first: it is handed to the runtime that is current now.
     pub(crate) fn new(runtime: Handle, future: impl Future<Output = T> + Send + 'static) -> Self {
-        Self { future: Some(Box::pin(future)), runtime }
+        Self { future: Some(Box::pin(future)), runtime, abandoned: None }
+    }
+
+    /// Cancels the token when it is dropped unfinished: for what is done only as long as somebody wants its answer.
+    pub(crate) fn telling(mut self, abandoned: Option<CancellationToken>) -> Self {
+        self.abandoned = abandoned;
+        self
     }
 }
 
@@ -39,6 +48,9 @@ impl<T: Send + 'static> Future for Detached<T> {
 impl<T: Send + 'static> Drop for Detached<T> {
     fn drop(&mut self) {
         if let Some(future) = self.future.take() {
+            if let Some(abandoned) = &self.abandoned {
+                abandoned.cancel();
+            }
             drop(self.runtime.spawn(future)); // not awaited: the tracker that it was made under waits for it
         }
     }

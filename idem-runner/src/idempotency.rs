@@ -3,35 +3,50 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use idem_core::{Claim, Fenced, Grant, OnLapse, Response, Retention, Store, StoreError, StoreErrorKind};
-use tokio::{runtime::Handle, time};
+use idem_core::{
+    Body, Claim, Fenced, Grant, NotRetained, OnLapse, Origin, Response, Retention, Store, StoreError, StoreErrorKind,
+};
+use tokio::{
+    runtime::Handle,
+    time::{self, Instant},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::Instrument;
+use tracing::{Instrument, Span, field::Empty};
 
 use crate::{
-    Answered, Attempt, Builder, Claimed, Counters, Outcome, Reply, Request, Running, Settle,
+    Answered, Attempt, Builder, Claimed, Counters, OnConflict, Outcome, Reply, Request, Running, Seal, Settle,
     config::Settings,
     counters::Counting,
     detach::Detached,
+    event::event,
+    meter::{self, CLAIM_SECONDS, OPERATION_SECONDS},
     renew::{Renewal, Renewer},
+    seal::SealedStore,
     settle::{Ending, OwnCommit, Persisted},
     sweep::Sweeper,
+    wait::Waits,
 };
+
+/// The name of the span of a request.
+const SPAN: &str = "idem.request";
 
 /// Runs operations under idempotency keys. Built once for a store; a handle, cheap to clone.
 #[derive(Clone)]
-pub struct Idempotency(Arc<Inner>);
+pub struct Idempotency(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
+    /// The same store, if what it keeps is sealed.
+    pub(crate) sealed: Option<Arc<SealedStore>>,
     pub(crate) settings: Settings,
-    pub(crate) counting: Counting,
+    pub(crate) counting: Arc<Counting>,
     /// Everything that was claimed and is not settled.
     pub(crate) tracker: TaskTracker,
     pub(crate) renewer: Arc<Renewer>,
     sweeper: Sweeper,
     /// Cancelled when nothing may be claimed any more.
     pub(crate) closing: CancellationToken,
+    pub(crate) waits: Waits,
 }
 
 impl Idempotency {
@@ -40,13 +55,19 @@ impl Idempotency {
         Builder::new(store)
     }
 
-    pub(crate) fn new(store: Arc<dyn Store>, settings: Settings) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, seal: Option<Arc<dyn Seal>>, settings: Settings) -> Self {
+        let sealed = seal.map(|seal| Arc::new(SealedStore::new(Arc::clone(&store), seal)));
+        let store = sealed.clone().map_or(store, |sealed| sealed as Arc<dyn Store>);
+        meter::describe();
+        let counting = Arc::new(Counting::new(store.backend()));
         Self(Arc::new(Inner {
-            renewer: Renewer::new(Arc::clone(&store), settings.lease),
+            renewer: Renewer::new(Arc::clone(&store), settings.lease, Arc::clone(&counting)),
             sweeper: Sweeper::default(),
+            waits: Waits::new(settings.max_waiters, Arc::clone(&counting)),
             store,
+            sealed,
             settings,
-            counting: Counting::default(),
+            counting,
             tracker: TaskTracker::new(),
             closing: CancellationToken::new(),
         }))
@@ -61,7 +82,8 @@ impl Idempotency {
     /// # Cancellation safety
     ///
     /// A future that is dropped before it is first polled does nothing. From then on nothing is cancelled: claim,
-    /// operation and settling go on in a task of their own.
+    /// operation and settling go on in a task of their own. Only a request that [waits](crate::OnConflict::Wait) for another attempt
+    /// leaves with its caller.
     ///
     /// # Panics
     ///
@@ -74,13 +96,13 @@ impl Idempotency {
         F: FnOnce(Attempt) -> O + Send + 'static,
         O: Future<Output = Result<T, E>> + Send + 'static,
     {
-        let runtime = match self.0.runtime() {
+        let runtime = match self.0.runtime("claim") {
             Ok(runtime) => runtime,
             Err(error) => return Outcome::Store(error),
         };
-        let span = request.span();
-        let work = Arc::clone(&self.0).run(request, operation).instrument(span);
-        Detached::new(runtime, self.0.tracker.track_future(work)).await
+        let (span, waiting) = (request.span(), self.0.waits_until());
+        let work = Arc::clone(&self.0).run(request, operation, waiting.clone()).instrument(span);
+        Detached::new(runtime, self.0.tracker.track_future(work)).telling(waiting).await
     }
 
     /// The claim that [`run`](Idempotency::run) would make for a request, under a fresh token and with this runner's
@@ -100,13 +122,13 @@ impl Idempotency {
     ///
     /// A claim whose future is dropped is given back as soon as it is known.
     pub async fn claim(&self, request: Request) -> Claimed {
-        let runtime = match self.0.runtime() {
+        let runtime = match self.0.runtime("claim") {
             Ok(runtime) => runtime,
             Err(error) => return Claimed::Answered(Answered::Store(error)),
         };
-        let span = request.span();
-        let work = Arc::clone(&self.0).claim_by_hand(request, runtime.clone()).instrument(span);
-        let mut claimed = Detached::new(runtime, self.0.tracker.track_future(work)).await;
+        let (span, waiting) = (request.span(), self.0.waits_until());
+        let work = Arc::clone(&self.0).claim_by_hand(request, runtime.clone(), waiting.clone()).instrument(span);
+        let mut claimed = Detached::new(runtime, self.0.tracker.track_future(work)).telling(waiting).await;
         if let Claimed::Run(running) = &mut claimed {
             running.deliver();
         }
@@ -124,7 +146,12 @@ impl Idempotency {
         self.0.tracker.close();
         let ended = time::timeout(limit, self.0.tracker.wait()).await.is_ok();
         if !ended {
-            tracing::warn!(left = self.0.tracker.len(), "shut down before every attempt had ended");
+            event!(
+                WARN,
+                "shutdown_incomplete",
+                left = self.0.tracker.len(),
+                "shut down before every attempt had ended"
+            );
         }
         ended
     }
@@ -139,7 +166,7 @@ impl Idempotency {
         self.0.settings.lease
     }
 
-    /// The store.
+    /// The store; what it keeps [sealed](Builder::seal) is opened.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.0.store
     }
@@ -151,39 +178,65 @@ impl Idempotency {
 }
 
 impl Inner {
-    async fn run<T, E, F, O>(self: Arc<Self>, request: Request, operation: F) -> Outcome<T, E>
+    async fn run<T, E, F, O>(
+        self: Arc<Self>,
+        request: Request,
+        operation: F,
+        waiting: Option<CancellationToken>,
+    ) -> Outcome<T, E>
     where
         T: Reply,
         F: FnOnce(Attempt) -> O,
         O: Future<Output = Result<T, E>>,
     {
-        let (attempt, renewal) = match self.start(request).await {
+        let (attempt, renewal) = match self.start(request, waiting).await {
             Ok(started) => started,
             Err(answered) => return answered.into(),
         };
+        let begun = Instant::now();
         let ended = AssertUnwindSafe(async { operation(attempt.clone()).await }).catch_unwind().await;
-        self.settle(attempt, renewal, ended.map_err(|_| ())).await
+        self.settle(attempt, renewal, ended.map_err(|_| ()), begun.elapsed()).await
     }
 
-    async fn claim_by_hand(self: Arc<Self>, request: Request, runtime: Handle) -> Claimed {
-        match self.start(request).await {
+    async fn claim_by_hand(
+        self: Arc<Self>,
+        request: Request,
+        runtime: Handle,
+        waiting: Option<CancellationToken>,
+    ) -> Claimed {
+        match self.start(request, waiting).await {
             Ok((attempt, renewal)) => Claimed::Run(Running::new(self, runtime, attempt, renewal)),
             Err(answered) => Claimed::Answered(answered),
         }
     }
 
     /// Claims, and makes the attempt ready to run.
-    async fn start(self: &Arc<Self>, request: Request) -> Result<(Attempt, Option<Renewal>), Answered> {
+    async fn start(
+        self: &Arc<Self>,
+        request: Request,
+        waiting: Option<CancellationToken>,
+    ) -> Result<(Attempt, Option<Renewal>), Answered> {
         if self.closing.is_cancelled() {
             return Err(Answered::ShuttingDown);
         }
         self.sweeper.ensure_running(self);
         let (scope, key) = (request.scope.clone(), request.key.clone());
-        let Some(grant) = self.claim(request).await? else {
+        let begun = Instant::now();
+        let claimed = self.claim(request, waiting.as_ref()).await;
+        let word = match &claimed {
+            Ok(Some(grant)) if grant.origin() == Origin::Takeover => "taken_over",
+            Ok(Some(_)) => "claimed",
+            Ok(None) => "unprotected",
+            Err(answered) => answered.word(),
+        };
+        self.counting.seconds(CLAIM_SECONDS, word, begun.elapsed());
+        note("claim", word);
+        let Some(grant) = claimed? else {
             self.counting.unprotected.one();
-            tracing::warn!("the store is unavailable: the operation runs unprotected");
+            event!(WARN, "unprotected", "the store is unavailable: the operation runs unprotected");
             return Ok((Attempt::unprotected(scope, key), None));
         };
+        note("attempt", grant.number());
         self.confirm_under_hold(&grant).await?;
         let attempt = Attempt::protected(&grant, Arc::clone(self));
         let renewal = self.renewer.register(&attempt, self.settings.max_run).await;
@@ -213,22 +266,22 @@ impl Inner {
         attempt: Attempt,
         renewal: Option<Renewal>,
         ended: Result<Result<T, E>, ()>,
+        took: Duration,
     ) -> Outcome<T, E> {
         let ending = match &ended {
-            Ok(Ok(reply)) => {
-                let response = reply.response();
-                match self.settings.settle.of(response.status()) {
-                    Settle::Complete => Ending::Complete(response),
-                    Settle::Release => self.passing(),
-                    Settle::Forget => Ending::Forget,
-                }
-            }
+            Ok(Ok(reply)) => match self.settings.settle.of(reply.settles_as()) {
+                Settle::Complete => Ending::Complete(self.retained(&attempt, reply.response())),
+                Settle::Release => self.passing(),
+                Settle::Forget => Ending::Forget,
+            },
             Ok(Err(_)) => self.passing(),
             Err(()) => {
-                tracing::error!(?attempt, "the operation panicked");
+                event!(ERROR, "panicked", ?attempt, "the operation panicked");
                 self.passing()
             }
         };
+        self.counting.seconds(OPERATION_SECONDS, ending.operation(), took);
+        note("settle", ending.operation());
         let response = match &ending {
             Ending::Complete(response) => Some(response.clone()),
             Ending::Release | Ending::Forget | Ending::Hold => None,
@@ -259,11 +312,13 @@ impl Inner {
     ) -> Outcome<T, E> {
         match self.own_commit(&attempt).await {
             Ok(OwnCommit::Committed(recorded)) => {
-                self.counting.completed.one();
+                self.note_completed(&recorded, "commit", renewal.lease_left());
                 if recorded == *response { unsettled(ended, true) } else { Outcome::Recorded(recorded) }
             }
             Ok(OwnCommit::RolledBack) => {
-                tracing::error!(
+                event!(
+                    ERROR,
+                    "not_committed",
                     ?attempt,
                     "an operation answered with what is not committed; its key is given back, unless the commit still arrives"
                 );
@@ -275,13 +330,32 @@ impl Inner {
                 }
             }
             Ok(OwnCommit::Superseded) => {
-                self.note_lost(&attempt);
+                attempt.mark_lost();
                 Outcome::Superseded
             }
             Err(error) => {
-                tracing::error!(%error, ?attempt, "whether a transaction was committed is not known; its key is left to its lease");
+                event!(ERROR, "commit_unknown", %error, ?attempt, "whether a transaction was committed is not known; its key is left to its lease");
                 unsettled(ended, false)
             }
+        }
+    }
+
+    /// What is recorded of a response: all of it, unless it is a secret or too large. What is in a transaction of the
+    /// operation's own is recorded as it is.
+    pub(crate) fn retained(&self, attempt: &Attempt, response: Response) -> Response {
+        if attempt.is_committing(&response) {
+            return response;
+        }
+        let is_too_large = |size: usize| self.settings.max_response.is_some_and(|limit| size > limit);
+        match response.body() {
+            Body::NotRetained(_) => response,
+            _ if attempt.is_secret() => {
+                Response::new(response.status()).with_kept(Body::NotRetained(NotRetained::Secret))
+            }
+            Body::Kept(bytes) | Body::Sealed { bytes, .. } if is_too_large(bytes.len()) => {
+                response.with_kept(Body::NotRetained(NotRetained::TooLarge))
+            }
+            _ => response,
         }
     }
 
@@ -308,16 +382,21 @@ impl Inner {
             }
         };
         if let Err(error) = &result {
-            self.counting.store_errors.one();
-            tracing::warn!(%error, "a call of the store failed");
+            self.counting.store_error(operation, error);
         }
         result
     }
 
-    fn runtime(&self) -> Result<Handle, StoreError> {
+    /// Until when a request waits for another attempt, where it does: it is cancelled when the shutdown begins, and when
+    /// the caller leaves. What has claimed nothing has nothing to finish.
+    fn waits_until(&self) -> Option<CancellationToken> {
+        matches!(self.settings.on_conflict, OnConflict::Wait { .. }).then(|| self.closing.child_token())
+    }
+
+    pub(crate) fn runtime(&self, operation: &'static str) -> Result<Handle, StoreError> {
         Handle::try_current().map_err(|error| {
             let message = "it was called outside a Tokio runtime; run it inside one";
-            StoreError::new(StoreErrorKind::Configuration, self.store.backend(), "claim", message).with_source(error)
+            StoreError::new(StoreErrorKind::Configuration, self.store.backend(), operation, message).with_source(error)
         })
     }
 }
@@ -331,9 +410,19 @@ fn unsettled<T, E>(ended: Result<Result<T, E>, ()>, stored: bool) -> Outcome<T, 
     }
 }
 
+/// Says it in the span of the request, if that is recorded.
+fn note(field: &str, value: impl tracing::Value) {
+    let span = Span::current();
+    if span.metadata().is_some_and(|metadata| metadata.name() == SPAN) {
+        span.record(field, value);
+    }
+}
+
 impl Request {
-    fn span(&self) -> tracing::Span {
-        tracing::info_span!("idem", scope = ?self.scope, key = ?self.key)
+    /// What happens under this request. Scope and key are shortened.
+    fn span(&self) -> Span {
+        let Self { scope, key, .. } = self;
+        tracing::info_span!(target: "idem", SPAN, ?scope, ?key, claim = Empty, attempt = Empty, settle = Empty)
     }
 }
 

@@ -28,10 +28,17 @@
 //! # }
 //! ```
 //!
+//! # What can be seen of it
+//!
+//! [`Idempotency::counters`] gives numbers to everybody. With the feature `metrics` they, and times besides, also go to
+//! whatever recorder of the `metrics` facade the program has installed before it builds an [`Idempotency`]. Spans and
+//! events of `tracing` have names that do not change. All of them are in one table: `docs/observability.md`.
+//!
 //! # What dropping a future does
 //!
 //! From the claim on, nothing is cancelled: a future of [`Idempotency::run`] that is dropped goes on in a task of its
-//! own, so a client that hangs up does not free its key, and its retry gets the replay. Everything here needs a Tokio
+//! own, so a client that hangs up does not free its key, and its retry gets the replay. One that only waits for another
+//! attempt has claimed nothing: it ends, and leaves nothing behind. Everything here needs a Tokio
 //! runtime with its timer.
 
 mod attempt;
@@ -39,14 +46,19 @@ mod claim;
 mod config;
 mod counters;
 mod detach;
+mod event;
 mod idempotency;
 mod manual;
+mod meter;
 mod outcome;
 mod policy;
 mod renew;
 mod request;
+mod resolve;
+mod seal;
 mod settle;
 mod sweep;
+mod wait;
 
 pub use attempt::{Attempt, StepError};
 pub use config::{Builder, ConfigError};
@@ -56,3 +68,7 @@ pub use manual::{Claimed, Running};
 pub use outcome::{Answered, Outcome, Reply, Settled};
 pub use policy::{OnConflict, OnUnavailable, Settle, SettlePolicy, Sweep};
 pub use request::Request;
+pub use resolve::{Resolution, Resolved};
+#[cfg(feature = "seal")]
+pub use seal::{InvalidSealKey, SealKey, SealKeys};
+pub use seal::{Seal, SealError, Sealed};

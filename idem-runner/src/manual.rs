@@ -10,6 +10,7 @@ use tracing::Instrument;
 use crate::{
     Answered, Attempt, Settled,
     detach::Detached,
+    event::event,
     idempotency::Inner,
     renew::Renewal,
     settle::{Ending, Persisted},
@@ -62,9 +63,21 @@ impl Running {
         &self.attempt
     }
 
-    /// Records the response. The answer has the recorded one, which is what the client must get.
+    /// Records the response. The answer has the recorded one, which is what the client must get: with its body, where
+    /// that [was not retained](Attempt::do_not_retain).
     pub fn complete(self, response: Response) -> impl Future<Output = Settled> + Send {
-        self.settle(|_| Ending::Complete(response))
+        let retained = match &self.parts {
+            Some(parts) => parts.runner.retained(&self.attempt, response.clone()),
+            None => response.clone(),
+        };
+        let ending = Ending::Complete(retained.clone());
+        let settled = self.settle(move |_| ending);
+        async move {
+            match settled.await {
+                Settled::Completed(recorded) if recorded == retained => Settled::Completed(response),
+                settled => settled,
+            }
+        }
     }
 
     /// Gives the key back after an outcome that is not final; under hold the outcome is held, until someone resolves
@@ -118,7 +131,7 @@ impl Drop for Running {
             return;
         }
         if self.is_delivered {
-            tracing::warn!(attempt = ?self.attempt, "an attempt was dropped unsettled; its key is left to its lease");
+            event!(WARN, "dropped_unsettled", attempt = ?self.attempt, "an attempt was dropped unsettled; its key is left to its lease");
         } else {
             let _runtime = runtime.enter();
             runner.give_back_in_background(self.attempt.owner().clone());

@@ -6,13 +6,23 @@ use idem_core::{Differences, Response, StoreError, Timestamp};
 
 /// What an operation gives: whatever its adapter wants to send, and what is recorded of it.
 pub trait Reply {
-    /// What is recorded. Its status decides [how the attempt settles](crate::SettlePolicy).
+    /// What is recorded.
     fn response(&self) -> Response;
+
+    /// The status by which the attempt [settles](crate::SettlePolicy): that of the recorded response, unless the protocol
+    /// tells outcomes apart by other means, as gRPC does.
+    fn settles_as(&self) -> u16 {
+        self.response().status()
+    }
 }
 
 impl Reply for Response {
     fn response(&self) -> Response {
         self.clone()
+    }
+
+    fn settles_as(&self) -> u16 {
+        self.status()
     }
 }
 
@@ -40,7 +50,8 @@ pub enum Outcome<T, E> {
     Failed(E),
     /// The operation panicked. The key is released (held, under hold).
     Panicked,
-    /// The operation was done before: send this. Nothing ran.
+    /// The operation was done before: send this. Nothing ran. If its body was
+    /// [not retained](idem_core::Body::NotRetained), say so instead: the key is spent, and the answer can't be given again.
     Replay {
         /// The recorded response.
         response: Response,
@@ -70,7 +81,8 @@ pub enum Outcome<T, E> {
 /// Why a request gets an answer instead of an attempt. Nothing ran.
 #[derive(Debug)]
 pub enum Answered {
-    /// The operation was done before: send this.
+    /// The operation was done before: send this. If its body was [not retained](idem_core::Body::NotRetained), say so
+    /// instead: the key is spent, and the answer can't be given again.
     Replay {
         /// The recorded response.
         response: Response,
@@ -95,6 +107,21 @@ pub enum Answered {
     Store(StoreError),
     /// The service is shutting down.
     ShuttingDown,
+}
+
+impl Answered {
+    /// The word for it in metrics and spans.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::Replay { .. } => "replayed",
+            Self::Conflict { .. } => "conflict",
+            Self::Reuse { .. } => "reused",
+            Self::Unknown => "unknown",
+            Self::Superseded => "superseded",
+            Self::Store(_) => "store_error",
+            Self::ShuttingDown => "shutting_down",
+        }
+    }
 }
 
 impl<T, E> From<Answered> for Outcome<T, E> {

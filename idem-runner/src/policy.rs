@@ -63,7 +63,9 @@ pub enum OnConflict {
     /// [`Outcome::Conflict`](crate::Outcome::Conflict), at once.
     #[default]
     Refuse,
-    /// The answer of that attempt, if it settles in time; else Conflict.
+    /// The answer of that attempt, if it settles in time; else Conflict. Those who wait for one attempt cost the store
+    /// one wait together, and [`Builder::max_waiters`](crate::Builder::max_waiters) bounds how many there are. If that
+    /// attempt gives the key back or lapses, one of them runs the operation.
     Wait {
         /// The longest wait. More than zero.
         at_most: Duration,

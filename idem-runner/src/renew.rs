@@ -7,13 +7,13 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-use idem_core::{Fenced, Store};
+use idem_core::{Fenced, State as RecordState, Store, StoreError, StoreErrorKind};
 use tokio::{
     task::{self, JoinHandle},
     time::{self, Instant},
 };
 
-use crate::Attempt;
+use crate::{Attempt, counters::Counting, event::event, meter::Gauge};
 
 /// Renewals that are under way at once.
 const AT_ONCE: usize = 64;
@@ -23,6 +23,7 @@ const AT_ONCE: usize = 64;
 pub(crate) struct Renewer {
     store: Arc<dyn Store>,
     lease: Duration,
+    counting: Arc<Counting>,
     state: Mutex<State>,
 }
 
@@ -37,7 +38,11 @@ struct State {
 struct Entry {
     attempt: Attempt,
     next: Instant,
+    /// When `max_run` is over. From then on it is only watched, so that it can still be told that its key is lost.
     until: Instant,
+    is_watched: bool,
+    /// When its lease ends, as far as this process knows.
+    lease_end: Instant,
     is_settling: bool,
 }
 
@@ -45,17 +50,19 @@ struct Entry {
 pub(crate) struct Renewal {
     renewer: Arc<Renewer>,
     id: u64,
+    _running: Gauge,
 }
 
 impl Renewer {
-    pub(crate) fn new(store: Arc<dyn Store>, lease: Duration) -> Arc<Self> {
-        Arc::new(Self { store, lease, state: Mutex::default() })
+    pub(crate) fn new(store: Arc<dyn Store>, lease: Duration, counting: Arc<Counting>) -> Arc<Self> {
+        Arc::new(Self { store, lease, counting, state: Mutex::default() })
     }
 
     /// Renews the attempt's lease from now on, for `max_run` at most.
     pub(crate) async fn register(self: &Arc<Self>, attempt: &Attempt, max_run: Duration) -> Renewal {
         let (id, is_new) = self.enter(attempt, max_run);
-        let renewal = Renewal { renewer: Arc::clone(self), id };
+        let running = Gauge::running(self.counting.backend());
+        let renewal = Renewal { renewer: Arc::clone(self), id, _running: running };
         if is_new {
             // A task that was just started stands behind this one on this thread alone: it must begin before a handler
             // that blocks the thread does.
@@ -67,8 +74,14 @@ impl Renewer {
     /// Puts the attempt on the list. Says under which number, and whether the task had to be started for it.
     fn enter(self: &Arc<Self>, attempt: &Attempt, max_run: Duration) -> (u64, bool) {
         let now = Instant::now();
-        let entry =
-            Entry { attempt: attempt.clone(), next: now + self.interval(), until: now + max_run, is_settling: false };
+        let entry = Entry {
+            attempt: attempt.clone(),
+            next: now + self.interval(),
+            until: now + max_run,
+            is_watched: false,
+            lease_end: now + self.lease,
+            is_settling: false,
+        };
         let mut state = self.state();
         state.last += 1;
         let id = state.last;
@@ -87,11 +100,11 @@ impl Renewer {
             let Some(due) = self.due() else {
                 return;
             };
-            stream::iter(due).for_each_concurrent(AT_ONCE, |(id, entry)| self.renew(id, entry)).await;
+            stream::iter(due).for_each_concurrent(AT_ONCE, |(id, entry)| self.attend(id, entry)).await;
         }
     }
 
-    /// The attempts whose renewal is due; none, and no task any more, if nothing runs.
+    /// The attempts that are due; none, and no task any more, if nothing runs.
     fn due(&self) -> Option<Vec<(u64, Entry)>> {
         let mut state = self.state();
         if state.running.is_empty() {
@@ -99,40 +112,85 @@ impl Renewer {
             return None;
         }
         let now = Instant::now();
-        state.running.retain(|_, entry| {
-            let keep = now < entry.until;
-            if !keep {
-                tracing::warn!(attempt = ?entry.attempt, "an attempt ran longer than max_run: its lease is left to lapse");
-            }
-            keep
-        });
-        let interval = self.interval();
         let due = state.running.iter_mut().filter(|(_, entry)| entry.next <= now);
         Some(
             due.map(|(id, entry)| {
-                entry.next = now + interval;
+                if entry.until <= now && !entry.is_watched {
+                    entry.is_watched = true;
+                    self.counting.overran.one();
+                    event!(
+                        WARN,
+                        "overran",
+                        attempt = ?entry.attempt,
+                        "an attempt ran longer than max_run: its lease is left to lapse"
+                    );
+                }
+                entry.next = now + if entry.is_watched { self.lease } else { self.interval() };
                 (*id, entry.clone())
             })
             .collect(),
         )
     }
 
+    async fn attend(&self, id: u64, entry: Entry) {
+        if entry.is_watched { self.look(id, entry).await } else { self.renew(id, entry).await }
+    }
+
     async fn renew(&self, id: u64, entry: Entry) {
+        let asked = Instant::now();
         // A failed renewal is tried again at the next interval, while there is still a lease to renew.
         let renewed = time::timeout(self.interval(), self.store.renew(entry.attempt.owner(), self.lease)).await;
         match renewed {
-            Ok(Ok(Fenced::Written(()))) => {}
-            // An attempt that is being settled, or that committed by itself, may have ended its record: its own write
-            // tells.
-            Ok(Ok(Fenced::Superseded)) => {
-                let was_running = self.state().running.remove(&id).is_some_and(|entry| !entry.is_settling);
-                if was_running && !entry.attempt.used_transaction() {
-                    tracing::warn!(attempt = ?entry.attempt, "an attempt lost its key while it runs");
-                    entry.attempt.mark_lost();
+            Ok(Ok(Fenced::Written(()))) => {
+                self.counting.renewed.one();
+                if asked > entry.lease_end {
+                    self.counting.renewed_late.one();
+                    event!(
+                        WARN,
+                        "renewed_late",
+                        attempt = ?entry.attempt,
+                        "a lease had lapsed before it was renewed: the store was away, or a handler blocks its runtime"
+                    );
+                }
+                if let Some(entry) = self.state().running.get_mut(&id) {
+                    entry.lease_end = asked + self.lease;
                 }
             }
-            Ok(Err(error)) => tracing::warn!(%error, "a lease could not be renewed"),
-            Err(_) => tracing::warn!("a lease could not be renewed in time"),
+            Ok(Ok(Fenced::Superseded)) => self.lost(id, &entry),
+            Ok(Err(error)) => self.failed(&error),
+            Err(_) => {
+                let message = "it gave no answer within a third of the lease";
+                let error = StoreError::new(StoreErrorKind::Unavailable, self.store.backend(), "renew", message);
+                self.failed(&error);
+            }
+        }
+    }
+
+    fn failed(&self, error: &StoreError) {
+        self.counting.renewal_failures.one();
+        self.counting.store_error("renew", error);
+    }
+
+    /// Whether an attempt that is not renewed any more still has its key.
+    async fn look(&self, id: u64, entry: Entry) {
+        let owner = entry.attempt.owner();
+        // What a failed look did not see, the next one sees.
+        if let Ok(Ok(found)) = time::timeout(self.interval(), self.store.read(owner.scope(), owner.key())).await {
+            let is_owner = found.is_some_and(|found| {
+                found.record.attempt() == owner.attempt() && found.record.state == RecordState::InProgress
+            });
+            if !is_owner {
+                self.lost(id, &entry);
+            }
+        }
+    }
+
+    /// The store says that the attempt is not the owner. One that is being settled, or that committed by itself, may have
+    /// ended its record: its own write tells.
+    fn lost(&self, id: u64, entry: &Entry) {
+        let was_running = self.state().running.remove(&id).is_some_and(|entry| !entry.is_settling);
+        if was_running && !entry.attempt.used_transaction() {
+            entry.attempt.mark_lost();
         }
     }
 
@@ -152,6 +210,12 @@ impl Renewal {
         if let Some(entry) = self.renewer.state().running.get_mut(&self.id) {
             entry.is_settling = true;
         }
+    }
+
+    /// What is left of the lease, as far as this process knows.
+    pub(crate) fn lease_left(&self) -> Duration {
+        let lease_end = self.renewer.state().running.get(&self.id).map(|entry| entry.lease_end);
+        lease_end.map_or(Duration::ZERO, |end| end.saturating_duration_since(Instant::now()))
     }
 }
 

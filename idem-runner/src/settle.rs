@@ -2,11 +2,17 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use idem_core::{Answer, Claim, Fenced, Owner, Response, State, StoreError, StoreErrorKind};
+use idem_core::{Answer, Body, Claim, Fenced, Owner, Response, State, StoreError, StoreErrorKind};
 use tokio::time::{self, Instant};
 use tracing::Instrument;
 
-use crate::{Attempt, idempotency::Inner, renew::Renewal};
+use crate::{
+    Attempt,
+    event::event,
+    idempotency::Inner,
+    meter::{self, LEASE_LEFT_SECONDS},
+    renew::Renewal,
+};
 
 /// How long a client waits for its attempt to be ended. The first try nearly always succeeds; what it could not do goes
 /// on without the client.
@@ -34,7 +40,7 @@ pub(crate) enum OwnCommit {
 
 impl Ending {
     /// The operation of the store that it takes.
-    fn operation(&self) -> &'static str {
+    pub(crate) fn operation(&self) -> &'static str {
         match self {
             Self::Complete(_) => "complete",
             Self::Release => "release",
@@ -80,12 +86,14 @@ impl Inner {
         loop {
             let error = match self.in_time(ending.operation(), self.write(attempt.owner(), &ending)).await {
                 Ok(Fenced::Written(recorded)) => {
+                    let left = renewal.lease_left();
                     drop(renewal);
-                    return self.ended(recorded);
+                    return self.ended(recorded, ending.operation(), left);
                 }
                 Ok(Fenced::Superseded) => {
+                    let left = renewal.lease_left();
                     drop(renewal);
-                    return self.lost(&attempt).await;
+                    return self.lost(&attempt, left).await;
                 }
                 Err(error) => error,
             };
@@ -93,7 +101,7 @@ impl Inner {
             // All but a bug may pass: a file that is read-only for a moment, a replica until it is promoted.
             if error.kind() == StoreErrorKind::Contract || Instant::now() + pause >= give_up {
                 self.counting.completion_failures.one();
-                tracing::error!(%error, ?attempt, "an attempt could not be ended; its key is left to its lease");
+                event!(ERROR, "completion_failed", %error, ?attempt, "an attempt could not be ended; its key is left to its lease");
                 return Persisted::Failed;
             }
             self.counting.completion_retries.one();
@@ -120,36 +128,40 @@ impl Inner {
         })
     }
 
-    fn ended(&self, recorded: Option<Response>) -> Persisted {
+    /// `how` it ended, and with how much of its lease `left`.
+    fn ended(&self, recorded: Option<Response>, how: &'static str, left: Duration) -> Persisted {
         match recorded {
             Some(response) => {
-                self.counting.completed.one();
+                self.note_completed(&response, how, left);
                 Persisted::Completed(response)
             }
             None => {
                 self.counting.released.one();
+                event!(DEBUG, "released", how, "the attempt ended without a recorded response");
                 Persisted::GivenBack
             }
         }
     }
 
+    pub(crate) fn note_completed(&self, response: &Response, how: &'static str, left: Duration) {
+        self.counting.completed.one();
+        if matches!(response.body(), Body::NotRetained(_)) {
+            self.counting.not_retained.one();
+        }
+        meter::seconds(LEASE_LEFT_SECONDS, &[("backend", self.counting.backend())], left);
+        event!(DEBUG, "completed", how, status = response.status(), "the response is recorded");
+    }
+
     /// The attempt is not the owner (any more): another took over, or it committed its own completion and then gave an
     /// outcome that is not final. What is recorded is what the client must get.
-    async fn lost(&self, attempt: &Attempt) -> Persisted {
+    async fn lost(&self, attempt: &Attempt, left: Duration) -> Persisted {
         if attempt.used_transaction()
             && let Ok(OwnCommit::Committed(response)) = self.own_commit(attempt).await
         {
-            return self.ended(Some(response));
+            return self.ended(Some(response), "commit", left);
         }
-        self.note_lost(attempt);
-        Persisted::Superseded
-    }
-
-    /// Makes it known that the attempt lost its key.
-    pub(crate) fn note_lost(&self, attempt: &Attempt) {
         attempt.mark_lost();
-        self.counting.superseded.one();
-        tracing::warn!(?attempt, "the attempt lost its key while it ran; its outcome is not the recorded one");
+        Persisted::Superseded
     }
 
     /// What became of the transaction in which the operation completed its record. The record tells.

@@ -1,51 +1,29 @@
-//! Waiting, holding, steps, transactions, sweeping and shutting down.
+//! Holding, steps, transactions, sweeping and shutting down.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use idem_core::{
-    CommitError, Completion, Fenced, OnLapse, Resolve, Response, Retention, State, Store, StoreErrorKind, Token,
-    Transaction,
+    Body, CommitError, Completion, Fenced, NotRetained, OnLapse, Resolve, Response, Retention, State, Store,
+    StoreErrorKind, Token, Transaction,
 };
 use idem_runner::{
-    Answered, Attempt, Claimed, ConfigError, Idempotency, OnConflict, Outcome, Settled, StepError, Sweep,
+    Answered, Attempt, Claimed, ConfigError, Idempotency, OnConflict, Outcome, Resolution, Resolved, Settled,
+    StepError, Sweep,
 };
 use support::{Ended, Fault, Faulty, LEASE, answering, eventually, request, world, world_with};
 use tokio::sync::Notify;
-
-// case 005
-#[tokio::test(start_paused = true)]
-async fn a_request_that_waits_gets_the_answer_of_the_running_attempt() {
-    let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: Duration::from_secs(20) }));
-    let finish = Arc::new(Notify::new());
-    let first = world.spawn("k", &finish);
-    tokio::task::yield_now().await;
-    let mut waiting = tokio::task::JoinSet::new();
-    for _ in 0..10 {
-        let idempotency = world.idempotency.clone();
-        waiting.spawn(async move { idempotency.run(request("k"), answering(500)).await });
-    }
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    finish.notify_one();
-    while let Some(outcome) = waiting.join_next().await {
-        assert!(matches!(outcome.unwrap(), Outcome::Replay { response, .. } if response.status() == 201));
-    }
-    assert!(matches!(first.await.unwrap(), Outcome::Ran { .. }));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_wait_ends_at_its_limit_with_a_conflict() {
-    let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: Duration::from_secs(20) }));
-    let _running = world.idempotency.claim(request("k")).await;
-    let start = tokio::time::Instant::now();
-    let outcome: Ended = world.idempotency.run(request("k"), answering(500)).await;
-    assert!(matches!(outcome, Outcome::Conflict { .. }), "{outcome:?}");
-    assert_eq!(start.elapsed().as_secs(), 20);
-}
 
 fn under_hold() -> support::World {
     world_with(|builder| builder.on_lapse(OnLapse::Hold))
@@ -73,6 +51,103 @@ async fn under_hold_a_failure_leaves_the_outcome_unknown_until_someone_resolves_
         let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
         assert!(matches!(retry, Outcome::Replay { response, .. } if response.status() == 201));
     }
+}
+
+#[tokio::test]
+async fn what_is_held_or_lapsed_is_resolved_as_done_or_released_by_whoever_looked_at_it() {
+    for lapses in [false, true] {
+        let world = under_hold();
+        for key in ["done", "released"] {
+            let Claimed::Run(running) = world.idempotency.claim(request(key)).await else { panic!() };
+            if lapses { drop(running) } else { assert_eq!(running.hold().await, Settled::GivenBack) }
+        }
+        world.clock.advance(LEASE);
+        let resolve = async |key: &str, resolution| {
+            let seen = world.record(key).await.unwrap().attempt();
+            let key = idem_core::Key::new(key).unwrap();
+            world.idempotency.resolve(support::scope(), key, seen, resolution).await.unwrap()
+        };
+        // Lost replies and short outages are gone through.
+        world.store.plan("resolve", Fault::ReplyLost, 1);
+        world.store.plan("complete", Fault::ReplyLost, 1);
+        let response = Response::new(201).with_body("found out");
+        assert_eq!(resolve("done", Resolution::Done(response.clone())).await, Resolved::Done(response.clone()));
+        let retry: Ended = world.idempotency.run(request("done"), answering(500)).await;
+        assert!(matches!(retry, Outcome::Replay { response: replayed, .. } if replayed == response));
+        assert_eq!(resolve("done", Resolution::Released).await, Resolved::Superseded, "it is known");
+
+        assert_eq!(resolve("released", Resolution::Released).await, Resolved::Released);
+        let again = world.idempotency.run(request("released"), |attempt| async move {
+            assert!(attempt.is_repeat());
+            Ok::<_, &'static str>(Response::new(201))
+        });
+        assert!(matches!(again.await, Outcome::Ran { stored: true, .. }));
+        assert_eq!(world.idempotency.counters().resolved, 2);
+    }
+}
+
+#[tokio::test]
+async fn who_resolves_an_attempt_that_has_gone_on_since_changes_nothing() {
+    let world = under_hold();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let seen = running.attempt().owner().attempt();
+    let key = idem_core::Key::new("k").unwrap();
+    let resolve = |seen| {
+        let done = Resolution::Done(Response::new(500));
+        world.idempotency.resolve(support::scope(), key.clone(), seen, done)
+    };
+    assert_eq!(resolve(seen).await.unwrap(), Resolved::Superseded, "its lease is live");
+    world.clock.advance(LEASE);
+    let elsewhere = idem_core::AttemptId { number: 7, ..seen };
+    assert_eq!(resolve(elsewhere).await.unwrap(), Resolved::Superseded, "not what was seen");
+    assert_eq!(running.complete(Response::new(201)).await, Settled::Completed(Response::new(201)));
+    assert_eq!(resolve(seen).await.unwrap(), Resolved::Superseded, "it ended by itself");
+    assert_eq!(world.idempotency.counters().resolved, 0);
+}
+
+// cases 036, 125
+#[tokio::test]
+async fn a_response_that_is_too_large_or_a_secret_goes_out_whole_and_is_spent() {
+    let world = world_with(|builder| builder.max_response(100));
+    let whole = |size: usize| Response::new(201).with_header("location", "/1").with_body(vec![7; size]);
+    for (key, size, is_secret, kept) in [
+        ("fits", 100, false, whole(100)),
+        ("large", 101, false, whole(0).with_kept(Body::NotRetained(NotRetained::TooLarge))),
+        ("secret", 100, true, Response::new(201).with_kept(Body::NotRetained(NotRetained::Secret))),
+    ] {
+        let operation = move |attempt: Attempt| async move {
+            if is_secret {
+                attempt.do_not_retain();
+            }
+            Ok::<_, &'static str>(whole(size))
+        };
+        let first = world.idempotency.run(request(key), operation).await;
+        let Outcome::Ran { reply, stored: true } = first else { panic!("{key}: {first:?}") };
+        assert_eq!(reply, whole(size), "{key}");
+        let retry: Ended = world.idempotency.run(request(key), |_| async { panic!("it must not run again") }).await;
+        assert!(matches!(retry, Outcome::Replay { response, .. } if response == kept), "{key}");
+
+        let by_hand = format!("{key} by hand");
+        let Claimed::Run(running) = world.idempotency.claim(request(&by_hand)).await else { panic!() };
+        if is_secret {
+            running.attempt().do_not_retain();
+        }
+        assert_eq!(running.complete(whole(size)).await, Settled::Completed(whole(size)), "{key}");
+        let State::Done(recorded) = world.record(&by_hand).await.unwrap().state else { panic!() };
+        assert_eq!(recorded, kept, "{key}");
+    }
+    assert_eq!(world.idempotency.counters().not_retained, 4);
+}
+
+#[tokio::test]
+async fn what_is_not_to_be_retained_and_not_final_is_released_as_ever() {
+    let world = world();
+    let operation = |attempt: Attempt| async move {
+        attempt.do_not_retain();
+        Ok::<_, &'static str>(Response::new(503).with_body("a secret"))
+    };
+    assert!(matches!(world.idempotency.run(request("k"), operation).await, Outcome::Ran { stored: true, .. }));
+    assert_eq!(world.record("k").await.unwrap().state, State::Released);
 }
 
 #[tokio::test]
@@ -164,6 +239,8 @@ async fn a_step_that_was_done_is_not_done_again_by_the_attempt_that_takes_over()
     let late = old.step("mail", || charge("sent")).await;
     assert!(matches!(late, Err(StepError::Superseded)), "{late:?}");
     assert!(old.is_superseded());
+    let not_begun = old.step("bill", || async { panic!("it is known to be over") }).await;
+    assert!(matches!(not_begun, Err(StepError::<()>::Superseded)), "{not_begun:?}");
     let big = second.attempt().step("big", || async { Ok::<_, ()>(Bytes::from(vec![0; 65_536])) }).await;
     assert!(matches!(big, Err(StepError::Full)), "{big:?}");
     assert_eq!(second.complete(Response::new(201)).await, Settled::Completed(Response::new(201)));
@@ -272,6 +349,33 @@ async fn a_step_that_is_asked_for_twice_is_done_once_and_its_lost_reply_asked_fo
     assert_eq!(first.unwrap(), "ch_1");
     let again = running.attempt().step("charge", || async { panic!("it must not be done again") }).await;
     assert_eq!(again.map_err(|_: StepError<()>| ()).unwrap(), "ch_1");
+}
+
+#[tokio::test]
+async fn a_step_that_is_asked_for_twice_at_once_is_done_once_whether_it_is_dropped_or_fails() {
+    let world = world();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let (attempt, runs) = (running.attempt(), AtomicUsize::new(0));
+    let charge = || async {
+        runs.fetch_add(1, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        Ok::<_, &'static str>(Bytes::from("ch_1"))
+    };
+    let (one, other) = tokio::join!(attempt.step("charge", charge), attempt.step("charge", charge));
+    assert_eq!((one.unwrap(), other.unwrap(), runs.load(Ordering::SeqCst)), ("ch_1".into(), "ch_1".into(), 1));
+
+    // The one that waits does it where the other did not.
+    let failing = || async {
+        tokio::task::yield_now().await;
+        Err::<Bytes, _>("broken")
+    };
+    let (one, other) = tokio::join!(attempt.step("mail", failing), attempt.step("mail", charge));
+    assert!(matches!(one, Err(StepError::Work("broken"))), "{one:?}");
+    assert_eq!(other.unwrap(), "ch_1");
+    let hanging = attempt.step("bill", std::future::pending::<Result<Bytes, &'static str>>);
+    assert!(tokio::time::timeout(Duration::from_millis(1), hanging).await.is_err());
+    assert_eq!(attempt.step("bill", charge).await.unwrap(), "ch_1");
+    assert_eq!(running.complete(Response::new(201)).await, Settled::Completed(Response::new(201)));
 }
 
 #[tokio::test]
@@ -430,18 +534,6 @@ async fn a_shutdown_waits_for_what_is_settled_by_hand() {
     assert!(!world.idempotency.shutdown(Duration::from_secs(1)).await);
     assert!(matches!(running.complete(Response::new(201)).await, Settled::Completed(_)));
     assert!(world.idempotency.shutdown(Duration::from_secs(1)).await);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_request_that_waits_when_the_shutdown_begins_claims_no_more() {
-    let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: Duration::from_secs(20) }));
-    let Claimed::Run(running) = world.another(|builder| builder).claim(request("k")).await else { panic!() };
-    let idempotency = world.idempotency.clone();
-    let waiting = tokio::spawn(async move { idempotency.run(request("k"), answering(201)).await });
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(world.idempotency.shutdown(Duration::from_secs(1)).await);
-    assert!(matches!(waiting.await.unwrap(), Outcome::ShuttingDown));
-    assert_eq!(running.release().await, Settled::GivenBack);
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use std::sync::{
 };
 
 use idem_core::{Origin, Response, Scope, State};
-use idem_runner::{Answered, Claimed, Outcome, Request, SettlePolicy};
+use idem_runner::{Answered, Claimed, Outcome, Reply, Request, SettlePolicy};
 use support::{Ended, answering, fingerprint, request, request_of, world, world_with};
 use tokio::sync::{Barrier, Notify};
 
@@ -153,6 +153,38 @@ async fn a_passing_failure_is_sent_and_not_kept() {
     }
 }
 
+/// What a protocol gives whose transport says 200 to everything.
+#[derive(Debug)]
+struct Told(u16);
+
+impl Reply for Told {
+    fn response(&self) -> Response {
+        Response::new(200).with_trailer("outcome", self.0.to_string())
+    }
+
+    fn settles_as(&self) -> u16 {
+        self.0
+    }
+}
+
+// case 100
+#[tokio::test]
+async fn an_attempt_settles_by_the_status_that_its_reply_names_whatever_is_recorded() {
+    for (status, next) in [(503, "release"), (400, "forget"), (409, "replay")] {
+        let world = world();
+        let first = world.idempotency.run(request("k"), async move |_| Ok::<_, &'static str>(Told(status))).await;
+        assert!(matches!(first, Outcome::Ran { stored: true, .. }), "{first:?}");
+        let second: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        let came = match second {
+            Outcome::Replay { response, .. } if response.status() == 200 => "replay",
+            Outcome::Ran { .. } if world.record("k").await.unwrap().repeat => "release",
+            Outcome::Ran { .. } => "forget",
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(came, next);
+    }
+}
+
 // case 101
 #[tokio::test]
 async fn a_refused_request_may_be_corrected_under_its_key_and_the_correction_is_no_repeat() {
@@ -226,15 +258,17 @@ async fn the_downstream_key_is_the_same_in_every_attempt_and_differs_by_step_sco
     for _ in 0..2 {
         let keys = keys.clone();
         let operation = move |attempt: idem_runner::Attempt| async move {
-            keys.lock().unwrap().push(attempt.downstream_key("charge"));
+            keys.lock().unwrap().push((attempt.downstream_key("charge"), attempt.downstream_uuid("charge")));
             Err::<Response, _>("again")
         };
         let _ = world.idempotency.run(request("k"), operation).await;
     }
     let keys = keys.lock().unwrap();
     assert_eq!(keys[0], keys[1]);
-    assert!(keys[0].is_ascii() && keys[0].len() <= 255);
+    let (first, uuid) = &keys[0];
+    assert!(first.is_ascii() && first.len() <= 255 && uuid.len() == 36);
     let other = idem_runner::Attempt::for_test(support::scope(), idem_core::Key::new("l").unwrap());
-    assert_ne!(other.downstream_key("charge"), keys[0]);
+    assert_ne!(&other.downstream_key("charge"), first);
+    assert_ne!(&other.downstream_uuid("charge"), uuid);
     assert_ne!(other.downstream_key("charge"), other.downstream_key("mail"));
 }

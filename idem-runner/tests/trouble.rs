@@ -299,7 +299,11 @@ async fn a_handler_that_never_returns_holds_its_key_for_max_run_and_is_told_when
     world.advance(Duration::from_secs(12)).await;
     let after: Ended = world.another(|builder| builder).run(request("k"), answering(201)).await;
     assert!(matches!(after, Outcome::Ran { stored: true, .. }), "{after:?}");
-    assert_eq!(told.load(Ordering::SeqCst), 0, "its renewals had ended, so nothing told it");
+    // Its renewals had ended, and all the same it is told, so that it can stop, and counted, although it never ends.
+    world.advance(LEASE + LEASE / 4).await;
+    assert_eq!(told.load(Ordering::SeqCst), 1);
+    let counters = world.idempotency.counters();
+    assert_eq!((counters.overran, counters.superseded), (1, 1));
     stuck.abort();
 }
 
@@ -318,8 +322,23 @@ async fn an_attempt_is_told_that_it_lost_its_key_while_it_still_runs() {
     let takeover: Ended = world.another(|builder| builder).run(request("k"), answering(201)).await;
     assert!(matches!(takeover, Outcome::Ran { stored: true, .. }), "{takeover:?}");
     assert!(matches!(running.await.unwrap(), Outcome::Superseded));
+    assert_eq!(world.idempotency.counters().superseded, 1, "told by a renewal and by its own end, counted once");
     let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
     assert!(matches!(retry, Outcome::Replay { response, .. } if response.status() == 201));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_renewed_only_after_it_had_lapsed_is_counted() {
+    let world = world();
+    world.store.plan("renew", UNAVAILABLE, 3);
+    let finish = Arc::new(Notify::new());
+    let first = world.spawn("k", &finish);
+    world.advance(LEASE * 3).await;
+    finish.notify_one();
+    assert!(matches!(first.await.unwrap(), Outcome::Ran { stored: true, .. }));
+    let counters = world.idempotency.counters();
+    assert_eq!((counters.renewal_failures, counters.renewed_late), (3, 1), "{counters:?}");
+    assert!(counters.renewed >= 3, "{counters:?}");
 }
 
 // case 019

@@ -14,7 +14,8 @@ fn open(place: &Place) -> Result<SqliteStore, OpenError> {
 }
 
 fn harness() -> Harness {
-    Harness::new(async |place: Place| open(&place)).durable().transactions(OwnConnection)
+    let harness = Harness::new(async |place: Place| open(&place));
+    harness.durable().shared_between_processes::<&str, &str>([]).transactions(OwnConnection)
 }
 
 idem_conformance::suite!(harness());

@@ -50,6 +50,11 @@ impl Body {
         Self { data: None, rest: Rest::Stream(body.map_err(Into::into).boxed_unsync()) }
     }
 
+    /// The bytes that need not be waited for.
+    pub(crate) fn at_hand(&self) -> Bytes {
+        self.data.clone().unwrap_or_default()
+    }
+
     pub(crate) fn buffered(data: Bytes, trailers: Option<HeaderMap>) -> Self {
         let rest = trailers.filter(|trailers| !trailers.is_empty()).map_or(Rest::None, Rest::Trailers);
         Self { data: Some(data).filter(|data| !data.is_empty()), rest }

@@ -27,6 +27,7 @@ pub const DEFAULT_MAX_BYTES: usize = 1024 * 1024;
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 pub(crate) type ScopeOf = Arc<dyn Fn(&Parts) -> Option<Scope> + Send + Sync>;
+pub(crate) type Redact = Arc<dyn Fn(&http::response::Parts, idem_core::Response) -> idem_core::Response + Send + Sync>;
 pub(crate) type Validate = Arc<dyn Fn(&Parts, &Bytes) -> Result<(), Refusal> + Send + Sync>;
 
 /// What becomes of a request that nobody is authenticated for.
@@ -69,6 +70,7 @@ pub(crate) struct Config {
     pub(crate) max_request: usize,
     pub(crate) max_response: usize,
     pub(crate) validate: Option<Validate>,
+    pub(crate) redact: Option<Redact>,
     pub(crate) fingerprints: Fingerprints,
     pub(crate) rules: HeaderRules,
     pub(crate) style: ProblemStyle,
@@ -111,6 +113,7 @@ pub struct Builder {
     max_request: usize,
     max_response: usize,
     validate: Option<Validate>,
+    redact: Option<Redact>,
     fingerprints: Fingerprints,
     marker: String,
     never_stored: Vec<String>,
@@ -132,6 +135,7 @@ impl Builder {
             max_request: DEFAULT_MAX_BYTES,
             max_response: DEFAULT_MAX_BYTES,
             validate: None,
+            redact: None,
             fingerprints: Fingerprints::default(),
             marker: REPLAYED.as_str().into(),
             never_stored: Vec::new(),
@@ -201,6 +205,21 @@ impl Builder {
         self
     }
 
+    /// Changes what is recorded of a response before it is stored: for fields that no replay should show. It gets the head of
+    /// the response, with its extensions, and what would be recorded. The first answer goes out as the handler gave it;
+    /// replays are what this function gives. How the attempt settles is decided by the response as the handler gave it.
+    ///
+    /// A handler that records its response in its own transaction leaves such fields out itself. To keep the whole response,
+    /// and to keep others from reading it in the store, see [`seal`](idem_runner::Builder::seal); to keep nothing of its
+    /// body, [`DoNotStore`](crate::DoNotStore).
+    pub fn redact(
+        mut self,
+        hook: impl Fn(&http::response::Parts, idem_core::Response) -> idem_core::Response + Send + Sync + 'static,
+    ) -> Self {
+        self.redact = Some(Arc::new(hook));
+        self
+    }
+
     /// Fingerprints every body byte by byte, JSON too. Of this, [`fields`](Self::fields) and
     /// [`fingerprint_with`](Self::fingerprint_with) the last call counts.
     pub fn raw_body(mut self) -> Self {
@@ -264,7 +283,9 @@ impl Builder {
         self
     }
 
-    /// What the `type` of a problem begins with; its code follows. `urn:idem:problem:` by default.
+    /// What the `type` of a problem begins with; its code follows. `urn:idem:problem:` by default. The address of a page
+    /// whose anchors are the codes, with a `#` behind it, leads a reader to what to do: `docs/problems.md` of the repository
+    /// is such a page.
     pub fn problem_base(mut self, base: &str) -> Self {
         self.style.base = base.into();
         self
@@ -273,6 +294,26 @@ impl Builder {
     /// The status of a problem, instead of the table's.
     pub fn problem_status(mut self, code: Code, status: StatusCode) -> Self {
         self.style.statuses.push((code, status));
+        self
+    }
+
+    /// The requests are calls of gRPC.
+    ///
+    /// - How a call ended is told by `grpc-status`, in its trailers or in headers that are all there is, and decides how the
+    ///   attempt settles. OK, NOT_FOUND, ALREADY_EXISTS and FAILED_PRECONDITION are final; INVALID_ARGUMENT, OUT_OF_RANGE,
+    ///   UNAUTHENTICATED, PERMISSION_DENIED and UNIMPLEMENTED are forgotten; all others are released. They are judged as 200,
+    ///   404, 409, 412, as 400, 400, 401, 403, 405, and as 408 (CANCELLED), 429 (RESOURCE_EXHAUSTED), 500, 503 (ABORTED and
+    ///   UNAVAILABLE) or 504 (DEADLINE_EXCEEDED), so that a [`SettlePolicy`](idem_runner::SettlePolicy) can change it.
+    /// - Trailers are recorded and replayed like headers.
+    /// - Problems are statuses of gRPC ([`Code::grpc_code`]) whose details are a `google.rpc.ErrorInfo` of the domain `idem`,
+    ///   with the code as its reason (`IDEMPOTENCY_KEY_REUSED`), and a `RetryInfo` where waiting helps. The retry policy of
+    ///   gRPC clients is told the same time, by `grpc-retry-pushback-ms`.
+    ///
+    /// Calls are read whole before they are claimed and answered once their answer is whole, so it is for unary calls, and for
+    /// streams that are short. Two encodings of one message are two requests unless
+    /// [`fingerprint_with`](Self::fingerprint_with) says what counts: keep the bytes of a call for its retries.
+    pub fn grpc(mut self) -> Self {
+        self.style.is_grpc = true;
         self
     }
 
@@ -327,6 +368,7 @@ impl Builder {
             max_request: self.max_request,
             max_response: self.max_response,
             validate: self.validate,
+            redact: self.redact,
             fingerprints: self.fingerprints,
             rules: HeaderRules { marker, added, kept },
             style: self.style,

@@ -87,7 +87,8 @@ pub fn record(response: &Response<Bytes>) -> Recorded {
 }
 
 /// The response that a record holds, to be sent: status, headers in order, body and trailers, all as they were recorded;
-/// the framing is the server's. One whose body was not kept is the problem `response-not-retained`.
+/// the framing is the server's. One whose body was not kept is the problem `response-not-retained`; so is one that is
+/// [sealed](idem_runner::Builder::seal), which under the layer goes out opened all the same.
 ///
 /// Responses that this crate recorded come back whole. In those that were recorded by other means a header that HTTP can't
 /// send is left out, and a status that HTTP does not have is the problem `operation-failed`.

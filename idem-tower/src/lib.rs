@@ -48,8 +48,11 @@
 //! 1. tracing, request ids, metrics: they see every request, and know a replay by [`Replayed`] in the response's
 //!    extensions;
 //! 2. compression of responses and decompression of requests: what is recorded is plain, and each replay is compressed as
-//!    its own client likes it. Compression inside of this layer would replay one client's encoding to another;
-//! 3. CORS: name the mark of replays among the exposed headers there, or use [`Builder::expose_for_cors`];
+//!    its own client likes it. Inside of this layer both are safe and worth less: the first client's encoding is replayed to
+//!    every other, and a retry that is compressed otherwise is told that the key is used for another request;
+//! 3. CORS, so that each origin is told its own name, and problems can be read by scripts. Expose `Idempotent-Replayed`,
+//!    `Idempotency-Stored` and `Retry-After` there, allow the header `Idempotency-Key`, or, where something inside answers
+//!    for CORS, use [`Builder::expose_for_cors`];
 //! 4. a limit on connections or on requests of all kinds, that protects the server itself;
 //! 5. **authentication**, always outside: a replay skips the handler and its checks, so a revoked token must be refused
 //!    before the record is looked at. The scope is taken from what it found;
@@ -62,6 +65,10 @@
 //! A request that is refused before it reaches the layer leaves no trace. A request that the handler refuses (400, 403,
 //! 422 …) is forgotten, so that a corrected one may use the key: see [`SettlePolicy`](idem_runner::SettlePolicy). To refuse
 //! before the key is claimed at all, use [`Builder::validate`].
+//!
+//! Routes can differ: a [`Builder`] is cheap to clone, and each route gets the layer that it builds, with a key required or
+//! optional, other methods, other limits. Where they differ in what is final, in leases or in what a lapse means, give them
+//! another [`Idempotency`](idem_runner::Idempotency) on the same store, and shut both down.
 //!
 //! # What happens to a request
 //!
@@ -77,9 +84,15 @@
 //! argument `CurrentAttempt`. All other
 //! extensions arrive as they were. The request's body was read whole, since it is part of the fingerprint.
 //!
-//! The response is read whole too before it is sent, up to a limit, since it is recorded first: streams that are meant to
-//! be followed live (server-sent events) do not belong under this layer. A response over the limit goes out whole, and its
-//! retry is told `response-not-retained`, as it is for one that is marked with [`DoNotStore`].
+//! The response is read whole too before it is sent, up to a limit, since it is recorded first:
+//!
+//! | the response | goes out | is replayed |
+//! |---|---|---|
+//! | of known or unknown length, up to the limit | once it is whole | byte for byte, with its trailers |
+//! | over the limit | whole: what was read, then the rest as it comes | as `response-not-retained` |
+//! | marked with [`DoNotStore`] | once it is whole | as `response-not-retained` |
+//! | `text/event-stream`, or marked with [`FollowedLive`] | as the handler makes it | as `response-not-retained` |
+//! | breaks off before the limit | as `operation-failed` | not at all: its retry runs |
 //!
 //! When the server stops, call [`Idempotency::shutdown`](idem_runner::Idempotency::shutdown) after it: a graceful shutdown
 //! waits for connections, and not for the handlers of clients that have left.
@@ -101,8 +114,12 @@
 //!   `traceparent`, `tracestate`;
 //! - rate limits: `RateLimit`, and all that begin with `RateLimit-`, `X-RateLimit-` or `X-Rate-Limit-`.
 //!
-//! [`Builder::never_store`] and [`Builder::store`] change this. A body with a secret that is shown once must be marked with
-//! [`DoNotStore`]; small fields that must not be guessed from the fingerprint need [`Builder::fingerprint_key`].
+//! `Cache-Control` and `Expires` are stored like any other header and mean nothing here: they are for caches, and a record is
+//! none.
+//!
+//! [`Builder::never_store`] and [`Builder::store`] change the list. A body with a secret that is shown once must be marked with
+//! [`DoNotStore`]; [`Builder::redact`] leaves out what replays should not show; [`Idempotency`](idem_runner::Idempotency) can
+//! [seal](idem_runner::Builder::seal) all that is stored of answers. Small fields that must not be guessed from the fingerprint need [`Builder::fingerprint_key`].
 //!
 //! # What a client gets
 //!
@@ -123,6 +140,14 @@
 //! | `operation-failed` | 500 | |
 //! | `store-unavailable` | 503 | 5 seconds, if waiting may help |
 //! | `shutting-down` | 503 | 1 second |
+//!
+//! `docs/problems.md` in the repository tells clients of each what happened, whether a new key is safe, and what to do.
+
+//!
+//! # gRPC
+//!
+//! [`Builder::grpc`] sets a layer up for it: the key is the metadata `idempotency-key`, how a call ended is taken from its
+//! trailers, and problems are statuses of gRPC. `examples/tonic` in the repository shows it with tonic.
 
 #[cfg(feature = "axum")]
 mod axum;
@@ -130,6 +155,7 @@ mod body;
 mod config;
 mod fingerprint;
 mod future;
+mod grpc;
 mod header;
 mod headers;
 mod layer;
@@ -145,4 +171,4 @@ pub use header::{KeyError, Mode, parse as parse_key};
 pub use headers::{record, respond};
 pub use layer::IdempotencyLayer;
 pub use problem::Code;
-pub use service::{DoNotStore, IdempotencyService, Replayed};
+pub use service::{DoNotStore, FollowedLive, IdempotencyService, Replayed};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{HeaderValue, Response, StatusCode, header};
 use idem_core::{Differences, StoreError, StoreErrorKind};
 
-use crate::{Body, KeyError};
+use crate::{Body, KeyError, grpc};
 
 /// The problems that the layer answers with. The code is stable and part of the `type`, so that clients need not match
 /// on texts.
@@ -127,6 +127,14 @@ impl Problem {
         self.code
     }
 
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    pub(crate) fn retry_after_seconds(&self) -> Option<u64> {
+        self.retry_after
+    }
+
     pub(crate) fn key(header: &str, error: KeyError) -> Self {
         let code = match error {
             KeyError::Missing => Code::KeyMissing,
@@ -210,16 +218,17 @@ impl Problem {
     }
 }
 
-/// How problems are written: their types' base, and statuses other than the table's.
+/// How problems are written: their types' base, statuses other than the table's, and whether clients speak gRPC.
 #[derive(Clone, Debug)]
 pub(crate) struct ProblemStyle {
     pub(crate) base: String,
     pub(crate) statuses: Vec<(Code, StatusCode)>,
+    pub(crate) is_grpc: bool,
 }
 
 impl Default for ProblemStyle {
     fn default() -> Self {
-        Self { base: "urn:idem:problem:".into(), statuses: Vec::new() }
+        Self { base: "urn:idem:problem:".into(), statuses: Vec::new(), is_grpc: false }
     }
 }
 
@@ -231,6 +240,9 @@ impl ProblemStyle {
     }
 
     pub(crate) fn response(&self, problem: &Problem) -> Response<Body> {
+        if self.is_grpc {
+            return grpc::response(problem, &self.kind(problem.code));
+        }
         let status = self.status(problem.code);
         let mut response = Response::new(Body::from(self.json(problem, status)));
         *response.status_mut() = status;
@@ -243,9 +255,13 @@ impl ProblemStyle {
         response
     }
 
-    pub(crate) fn json(&self, problem: &Problem, status: StatusCode) -> String {
+    fn kind(&self, code: Code) -> String {
+        format!("{}{}", self.base, code.as_str())
+    }
+
+    fn json(&self, problem: &Problem, status: StatusCode) -> String {
         let code = problem.code.as_str();
-        let kind = text(&format!("{}{code}", self.base));
+        let kind = text(&self.kind(problem.code));
         let (title, detail) = (text(problem.code.title()), text(&problem.detail));
         let mut json = format!(
             r#"{{"type":{kind},"title":{title},"status":{},"detail":{detail},"code":"{code}""#,

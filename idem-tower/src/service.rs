@@ -20,6 +20,7 @@ use crate::{
     body::{BoxError, Collected, collect},
     config::Config,
     fingerprint::anonymous_scope,
+    grpc,
     headers::{NOT_STORED, respond_in},
     parse_key,
     problem::Problem,
@@ -31,6 +32,16 @@ use crate::{
 /// With axum, return `(Extension(DoNotStore), response)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoNotStore;
+
+/// In the extensions of a response: it is followed live, so it goes out as the handler makes it, and its body is not stored.
+/// Responses of the type `text/event-stream` need no such mark.
+///
+/// The operation counts as done with the head of the response: have the effects happen before. What the body does after that
+/// is not protected, and ends if the client leaves. A retry gets the problem `response-not-retained`.
+///
+/// With axum, return `(Extension(FollowedLive), response)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FollowedLive;
 
 /// In the extensions of a response: it is a replay. For layers outside of this one, such as metrics and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +211,12 @@ impl Config {
             return self.failed(&method, &problem);
         }
         let is_secret = parts.extensions.get::<DoNotStore>().is_some();
-        let (body, kept, trailers) = match collect(body, self.max_response).await {
+        let collected = match is_followed_live(&parts) {
+            // It may have no end. What has none is over every limit.
+            true => Ok(Collected::TooLarge(Body::new(body))),
+            false => collect(body, self.max_response).await,
+        };
+        let (body, kept, trailers) = match collected {
             Ok(Collected::Whole { data, trailers }) => {
                 (Body::buffered(data.clone(), trailers.clone()), Kept::Kept(data), trailers)
             }
@@ -211,24 +227,37 @@ impl Config {
                 return self.failed(&method, &Problem::operation_failed());
             }
         };
+        let settles_as = self.settles_as(&parts, &kept, trailers.as_ref());
         let recorded = if is_secret {
             Recorded::new(parts.status.as_u16()).with_kept(Kept::NotRetained(NotRetained::Secret))
         } else {
-            self.rules.record(&method, &parts, kept, trailers.as_ref())
+            let whole = self.rules.record(&method, &parts, kept, trailers.as_ref());
+            match &self.redact {
+                Some(redact) => redact(&parts, whole),
+                None => whole,
+            }
         };
-        Given { recorded, response: Response::from_parts(parts, body) }
+        Given { recorded, settles_as, response: Response::from_parts(parts, body) }
+    }
+
+    /// The status by which the handler's response settles.
+    fn settles_as(&self, parts: &http::response::Parts, kept: &Kept, trailers: Option<&HeaderMap>) -> u16 {
+        let code = grpc::code_of(&parts.headers, trailers);
+        match kept {
+            _ if !self.style.is_grpc => parts.status.as_u16(),
+            // How a call ends that is not read to its end is not known. It is not run again.
+            Kept::NotRetained(_) if code.is_none() => parts.status.as_u16(),
+            _ => grpc::settles_as(code),
+        }
     }
 
     /// A problem in place of the handler's response. It settles by the status of the table, whatever status it is sent
     /// with, so that changing how a failure looks does not make it final.
     fn failed(&self, method: &Method, problem: &Problem) -> Given {
-        let response = self.problem(problem);
-        let (mut parts, _) = Response::new(()).into_parts();
-        parts.status = problem.code().status();
-        parts.headers = response.headers().clone();
-        let json = self.style.json(problem, response.status());
-        let recorded = self.rules.record(method, &parts, Kept::Kept(json.into()), None);
-        Given { recorded, response: *response }
+        let (parts, body) = self.problem(problem).into_parts();
+        let recorded = self.rules.record(method, &parts, Kept::Kept(body.at_hand()), None);
+        let settles_as = problem.code().status().as_u16();
+        Given { recorded, settles_as, response: Response::from_parts(parts, body) }
     }
 
     fn deliver<E>(&self, outcome: Outcome<Given, E>) -> Result<Response<Body>, E> {
@@ -298,12 +327,26 @@ impl Config {
 struct Given {
     response: Response<Body>,
     recorded: Recorded,
+    settles_as: u16,
 }
 
 impl Reply for Given {
     fn response(&self) -> Recorded {
         self.recorded.clone()
     }
+
+    fn settles_as(&self) -> u16 {
+        self.settles_as
+    }
+}
+
+fn is_followed_live(parts: &http::response::Parts) -> bool {
+    let is_event_stream = || {
+        let value = parts.headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+        let essence = value.split(|byte| *byte == b';').next().unwrap_or_default();
+        essence.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
+    };
+    parts.extensions.get::<FollowedLive>().is_some() || is_event_stream()
 }
 
 /// Whether a body broke off because a limit outside of this layer ended it.

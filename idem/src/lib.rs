@@ -36,6 +36,8 @@
 //! | `redis` | `idem::redis`, and `redis://…` and its kin in [`open`] |
 //! | `tower` | `idem::tower` |
 //! | `axum` | `tower`, with the extractor for axum's handlers |
+//! | `metrics` | nothing to call: counters and times go to the recorder of the `metrics` facade, as `docs/observability.md` lists |
+//! | `seal` | `SealKeys`, which encrypts what is stored of answers |
 
 mod open;
 mod retention;
@@ -45,13 +47,18 @@ mod retention;
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+/// Compiles and runs the example of the page about consumers.
+#[cfg(all(doctest, feature = "memory"))]
+#[doc = include_str!("../../docs/consumers.md")]
+struct Consumers;
+
 pub use idem_core::{
     Answer, AttemptId, Body, Checkpoint, Checkpointed, Checkpoints, Claim, ClaimRow, CommitError, Completion,
     DEFAULT_LEASE, DecodeError, Differences, Fenced, FieldSelector, Fingerprint, FingerprintBuilder, FingerprintKey,
     Grant, InvalidFingerprint, InvalidFingerprintKey, InvalidName, InvalidParts, InvalidSelector, Key, Lapsed,
     MAX_CHECKPOINT_BYTES, MAX_NAME_BYTES, ManualClock, NotCanonical, NotRetained, OnLapse, Origin, Owner,
     PartDifference, Record, Resolve, Response, Retention, Scope, Snapshot, State, Store, StoreError, StoreErrorKind,
-    Timestamp, Token, Transaction, canonical_json, downstream_key,
+    Timestamp, Token, Transaction, canonical_json, downstream_key, downstream_uuid,
 };
 #[cfg(feature = "memory")]
 pub use idem_memory as memory;
@@ -61,8 +68,10 @@ pub use idem_postgres as postgres;
 pub use idem_redis as redis;
 pub use idem_runner::{
     Answered, Attempt, Builder, Claimed, ConfigError, Counters, Idempotency, OnConflict, OnUnavailable, Outcome, Reply,
-    Request, Running, Settle, SettlePolicy, Settled, StepError, Sweep,
+    Request, Resolution, Resolved, Running, Seal, SealError, Sealed, Settle, SettlePolicy, Settled, StepError, Sweep,
 };
+#[cfg(feature = "seal")]
+pub use idem_runner::{InvalidSealKey, SealKey, SealKeys};
 #[cfg(feature = "sqlite")]
 pub use idem_sqlite as sqlite;
 #[cfg(feature = "tower")]

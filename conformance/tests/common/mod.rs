@@ -5,10 +5,12 @@
 // A lock of a test that is poisoned has a failed test behind it.
 #![allow(clippy::unwrap_used)]
 
+mod file;
 mod reference;
 mod rules;
 mod transactions;
 
+pub(crate) use file::{FileStore, RightWays, Ways};
 pub(crate) use reference::Reference;
 pub(crate) use rules::{Gap, Marks, Right, Rules, Slot, apply, right_claim};
 pub(crate) use transactions::{Hook, Repeating, Unfenced};

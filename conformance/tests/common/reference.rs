@@ -403,9 +403,17 @@ impl<R: Rules> Store for Reference<R> {
     }
 
     async fn purge(&self, scope: &Scope, limit: NonZeroUsize) -> Result<usize, StoreError> {
+        let find = |shelf: &Shelf<R>| -> Vec<_> {
+            let purged = shelf.all().into_iter().filter(|(id, _)| self.rules.is_purged(&id.0, scope));
+            purged.take(limit.get()).collect()
+        };
+        let seen = find(&self.kept.shelf.lock().unwrap());
+        pause(if R::PURGES_WHAT_IT_SAW { 1 } else { 0 }).await;
         let mut shelf = self.kept.shelf.lock().unwrap();
-        let purged = shelf.all().into_iter().filter(|(id, _)| self.rules.is_purged(&id.0, scope));
-        let purged: Vec<_> = purged.take(limit.get()).collect();
+        let purged = match R::PURGES_WHAT_IT_SAW {
+            true => seen.into_iter().filter(|(id, record)| shelf.get(id).as_ref() == Some(record)).collect(),
+            false => find(&shelf),
+        };
         for (id, _) in &purged {
             shelf.put(id.clone(), None);
         }

@@ -47,6 +47,8 @@ pub(crate) trait Rules: Default + Send + Sync + 'static {
     const LAZY: bool = false;
     /// Whether the sweep removes what it found expired without looking again.
     const SWEEPS_LATE: bool = false;
+    /// Whether a purge leaves what was written since it looked.
+    const PURGES_WHAT_IT_SAW: bool = false;
     /// How often each operation lets others go first, before and after its step.
     const YIELDS: usize = 0;
     /// Whether records are kept as bytes, in two pieces.

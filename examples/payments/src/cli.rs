@@ -15,7 +15,8 @@ payments [demo] [--store URL] [--ledger URL]
                        with Redis, a temporary SQLite file)
 
 payments serve --listen ADDR --store URL [options]
-    Serves POST /payments, GET /payments and GET /debug/totals. Prints `listening on http://ADDR` once it does.
+    Serves POST /payments, GET /payments, GET /debug/totals and GET /metrics, a page for Prometheus. Prints
+    `listening on http://ADDR` once it does.
     --listen ADDR      such as 127.0.0.1:8080; port 0 picks a free one
     --store URL        where idempotency records live: memory:, sqlite:PATH, postgres://USER:PASSWORD@HOST:PORT/DATABASE or
                        redis://USER:PASSWORD@HOST:PORT (with TLS rediss://, also redis-cluster:// and redis-sentinel://)

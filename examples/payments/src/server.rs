@@ -4,6 +4,7 @@
 //! can't be had without authentication, and what the client can correct is refused before its key is claimed.
 
 mod faults;
+mod metrics;
 mod pay;
 
 use std::{fmt, future::Future, net::SocketAddr, sync::Arc, time::Duration};
@@ -75,6 +76,7 @@ pub(crate) async fn serve(options: Serve, stop: impl Future<Output = ()>) -> Res
         Some(url) => Provider::At(Box::new(Client::new(provider_url(url).map_err(Failure::Usage)?))),
         None => Provider::Here(Arc::new(Charges::default())),
     };
+    let metrics = metrics::install()?;
     let Storage { store, ledger, together } = storage::open(&options.store, options.ledger.as_deref()).await?;
     let mut builder = Idempotency::builder(store);
     if let Some(lease) = options.lease {
@@ -88,7 +90,7 @@ pub(crate) async fn serve(options: Serve, stop: impl Future<Output = ()>) -> Res
     }
     let idempotency = builder.build().map_err(|error| Failure::Usage(error.to_string()))?;
     let service = Arc::new(Service { idempotency: idempotency.clone(), ledger, together, provider });
-    let app = router(service)?;
+    let app = router(service)?.merge(metrics::page(metrics));
 
     let listener = listen(options.listen).await?;
     let (stopping, stopped) = tokio::sync::oneshot::channel::<()>();

@@ -16,7 +16,7 @@ use idem_core::{
     Resolve, Response, Retention, Scope, Snapshot, Store, StoreError, StoreErrorKind, Timestamp,
 };
 use idem_memory::MemoryStore;
-use idem_runner::{Attempt, Builder, Idempotency, Outcome, Request};
+use idem_runner::{Attempt, Builder, Idempotency, Outcome, Request, Seal, SealError, Sealed};
 use tokio::{sync::Notify, task::JoinHandle};
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
@@ -32,6 +32,10 @@ pub(crate) enum Fault {
     Hangs,
     /// It is done only after this long.
     Delayed(Duration),
+    /// It panics, and nothing was done.
+    Panics,
+    /// For the operation `busy`, which is a claim that finds an owner who is finishing, and can't see who that is.
+    Busy,
     /// It is done, but its future has to be polled this many times before and after it.
     Slowly(usize),
 }
@@ -77,6 +81,7 @@ impl Faulty {
                 Err(StoreError::new(StoreErrorKind::Unavailable, "faulty", operation, "the reply was lost as planned"))
             }
             Some(Fault::Hangs) => std::future::pending().await,
+            Some(Fault::Panics | Fault::Busy) => panic!("as planned"),
             Some(Fault::Delayed(by)) => {
                 tokio::time::sleep(by).await;
                 call.await
@@ -104,6 +109,9 @@ impl Store for Faulty {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
+        if self.next("busy").is_some() {
+            return Ok(ClaimRow::Busy { seen: None });
+        }
         self.through("claim", self.inner.claim(claim)).await
     }
 
@@ -219,6 +227,20 @@ impl World {
 
     pub(crate) async fn record(&self, key: &str) -> Option<Record> {
         self.store.inner.read(&scope(), &Key::new(key).unwrap()).await.unwrap().map(|found| found.record)
+    }
+}
+
+/// A sealer without a key.
+#[derive(Debug)]
+pub(crate) struct Keyless;
+
+impl Seal for Keyless {
+    fn seal(&self, _: &[u8], _: &[u8]) -> Result<Sealed, SealError> {
+        Err(SealError::Failed("there is no key, as planned".into()))
+    }
+
+    fn open(&self, sealed: &Sealed, _: &[u8]) -> Result<Vec<u8>, SealError> {
+        Err(SealError::UnknownKey { key_id: sealed.key_id.clone() })
     }
 }
 

@@ -93,6 +93,9 @@ pub(super) fn check_style(style: &ProblemStyle) -> Result<(), ConfigError> {
     if style.base.is_empty() || !style.base.bytes().all(is_uri) {
         return Err(ConfigError::ProblemBase { base: style.base.clone() });
     }
+    if style.is_grpc && !style.statuses.is_empty() {
+        return Err(ConfigError::StatusUnderGrpc);
+    }
     let is_error = |status: &StatusCode| status.is_client_error() || status.is_server_error();
     match style.statuses.iter().find(|(_, status)| !is_error(status)) {
         Some(&(code, status)) => Err(ConfigError::Status { code, status }),

@@ -54,6 +54,9 @@ pub enum ConfigError {
         /// The status.
         status: StatusCode,
     },
+    /// Problems of gRPC have codes of their own, whatever their statuses are over HTTP.
+    #[error("problem_status: problems of gRPC all have the status 200; remove it, or do not call grpc")]
+    StatusUnderGrpc,
     /// The base of problem types is no beginning of a URI.
     #[error("problem_base: {base:?} can't begin a URI; give it visible ASCII without spaces, such as urn:example:")]
     ProblemBase {

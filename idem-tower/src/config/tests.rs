@@ -60,6 +60,10 @@ fn every_mistake_is_found_when_the_layer_is_built() {
             builder().problem_status(Code::KeyReused, StatusCode::OK),
             "problem_status: 200 OK for idempotency-key-reused",
         ),
+        (
+            builder().grpc().problem_status(Code::KeyReused, StatusCode::CONFLICT),
+            "problem_status: problems of gRPC all have the status 200",
+        ),
         (builder().problem_base(""), "problem_base: \"\" can't begin a URI"),
         (builder().problem_base("a b"), "problem_base: \"a b\" can't begin a URI"),
         (

@@ -104,6 +104,7 @@ fn base_and_statuses_can_be_changed() {
     let style = ProblemStyle {
         base: "https://errors.example/\"".into(),
         statuses: vec![(Code::KeyReused, StatusCode::CONFLICT), (Code::KeyReused, StatusCode::BAD_REQUEST)],
+        is_grpc: false,
     };
     let problem = Problem::reused(Differences::Incomparable);
     assert_eq!(style.response(&problem).status(), 400);

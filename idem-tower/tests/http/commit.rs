@@ -13,7 +13,7 @@ use idem_core::{
     Body as Kept, CommitError, Completion, Fenced, NotRetained, Response as Recorded, Store, StoreError,
     StoreErrorKind, Transaction,
 };
-use idem_runner::Attempt;
+use idem_runner::{Attempt, Seal, SealError, Sealed};
 use idem_tower::{CommitProblem, CurrentAttempt, DoNotStore, record, respond};
 
 use crate::support::{Count, Faulty, Gate, Setup, post, request, within, without};
@@ -117,6 +117,65 @@ async fn a_secret_that_is_committed_as_not_retained_goes_out_once() {
     let again = app.send(post("k", "{}")).await;
     assert_eq!(again.status, 409);
     again.problem("response-not-retained");
+}
+
+/// Seals by turning every bit: for the tests of what is around it.
+#[derive(Debug)]
+struct Turned;
+
+impl Seal for Turned {
+    fn seal(&self, plain: &[u8], _: &[u8]) -> Result<Sealed, SealError> {
+        Ok(Sealed { key_id: "a".into(), bytes: plain.iter().map(|byte| !byte).collect() })
+    }
+
+    fn open(&self, sealed: &Sealed, _: &[u8]) -> Result<Vec<u8>, SealError> {
+        match &*sealed.key_id {
+            "a" => Ok(sealed.bytes.iter().map(|byte| !byte).collect()),
+            other => Err(SealError::UnknownKey { key_id: other.into() }),
+        }
+    }
+}
+
+// case 036
+#[tokio::test]
+async fn what_is_sealed_in_the_store_is_sent_and_replayed_opened_with_a_transaction_of_the_handlers_and_without() {
+    let setup = Setup::with(|builder| builder.seal(Arc::new(Turned)));
+    let store = setup.store.clone();
+    let paid = || Recorded::new(201).with_header("location", "/s3cr3t").with_body("s3cr3t");
+    let committing = move |CurrentAttempt(attempt): CurrentAttempt| async move {
+        let recorded = attempt.commit(InTransaction(store), paid()).await?;
+        Ok::<_, CommitProblem>(respond(&recorded)) // sealed: the layer sends what it means
+    };
+    let plain = || async { (StatusCode::CREATED, [("location", "/s3cr3t")], "s3cr3t") };
+    for (key, app) in [("a", setup.app(on_post(committing))), ("b", setup.app(on_post(plain)))] {
+        for is_replay in [false, true] {
+            let answer = app.send(post(key, "{}")).await;
+            assert_eq!((answer.status, answer.header("location"), answer.text()), (201, Some("/s3cr3t"), "s3cr3t"));
+            assert_eq!(answer.is_replay(), is_replay);
+        }
+        assert!(!setup.record(key).await.encode().windows(6).any(|window| window == b"s3cr3t"));
+    }
+}
+
+// case 036
+#[tokio::test]
+async fn an_answer_whose_key_is_gone_is_a_problem_that_tells_the_client_nothing_and_nothing_runs() {
+    let (setup, count) = (Setup::with(|builder| builder.seal(Arc::new(Turned))), Count::default());
+    let runs = count.clone();
+    let store = setup.store.clone();
+    let handler = move |CurrentAttempt(attempt): CurrentAttempt| async move {
+        runs.up();
+        let sealed = Kept::Sealed { key_id: "lost-key".into(), bytes: Bytes::from_static(b"?") };
+        let _ = attempt.commit(InTransaction(store), Recorded::new(201).with_kept(sealed)).await;
+        "done"
+    };
+    let app = setup.app(on_post(handler));
+    app.send(post("k", "{}")).await;
+    let answer = app.send(post("k", "{}")).await;
+    assert_eq!((answer.status, answer.header("retry-after")), (503, None));
+    answer.problem("store-unavailable");
+    assert!(!answer.text().contains("lost-key"), "{answer:?}");
+    assert_eq!(count.now(), 1);
 }
 
 // case 118

@@ -1,6 +1,9 @@
 //! What a request comes to that is neither the first nor a replay.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use axum::{
     response::{IntoResponse, Response},
@@ -31,7 +34,7 @@ fn in_background(app: &App) -> JoinHandle<Answer> {
     tokio::spawn(async move { app.send(post("k", "{}")).await })
 }
 
-// case 005
+// cases 005, 013
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_50_at_once_on_one_key_one_runs_and_the_others_are_told_when_to_retry() {
     let (setup, count, started, go) = (Setup::new(), Count::default(), Gate::new(), Gate::new());
@@ -52,6 +55,8 @@ async fn of_50_at_once_on_one_key_one_runs_and_the_others_are_told_when_to_retry
     go.open();
     let first = within(requests.join_next()).await.unwrap().unwrap();
     assert_eq!((first.status, first.text(), count.now()), (201, "1", 1));
+    let counters = setup.idempotency.counters();
+    assert_eq!((counters.conflict, counters.store_errors), (49, 0), "to lose a race is no outage");
 }
 
 // case 005
@@ -120,6 +125,22 @@ async fn while_the_store_is_down_nothing_runs_and_clients_are_told_when_to_retry
     setup.store.claims_fail(false);
     assert_eq!(app.send(post("k", "{}")).await.text(), "1");
     assert!(app.send(post("k", "{}")).await.is_replay());
+}
+
+// case 069
+#[tokio::test]
+async fn a_store_that_does_not_answer_is_given_up_in_time_and_nothing_runs() {
+    let setup = Setup::with(|builder| builder.store_timeout(Duration::from_millis(50)));
+    let count = Count::default();
+    let runs = count.clone();
+    let app = setup.app(on_post(move || async move { runs.up().to_string() }));
+    setup.store.yields.store(usize::MAX, Ordering::SeqCst);
+    let refused = within(app.send(post("k", "{}"))).await;
+    assert_eq!((refused.status, refused.header("retry-after"), count.now()), (503, Some("5"), 0));
+    refused.problem("store-unavailable");
+    assert_eq!(setup.store.in_flight.load(Ordering::SeqCst), 0, "the call was given up");
+    setup.store.yields.store(0, Ordering::SeqCst);
+    assert_eq!(app.send(post("k", "{}")).await.text(), "1");
 }
 
 // case 075

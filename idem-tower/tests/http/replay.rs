@@ -1,17 +1,21 @@
 //! A replay equals the first answer.
 
+use std::convert::Infallible;
+
 use axum::{
     Extension,
     body::Body,
     response::{IntoResponse, Response},
     routing::{any, post as on_post},
 };
+use futures_util::StreamExt;
 use http::{HeaderMap, Method, StatusCode};
+use http_body_util::BodyExt;
 use idem_runner::SettlePolicy;
-use idem_tower::{DoNotStore, Replayed};
+use idem_tower::{DoNotStore, FollowedLive, Replayed};
 use tower::ServiceExt;
 
-use crate::support::{Answer, App, Chunks, Count, Setup, post, request};
+use crate::support::{Answer, App, Chunks, Count, Setup, post, request, within};
 
 /// Sends the same request twice: the first answer and its replay, of which the mark was checked and taken off.
 async fn twice(app: &App, request: impl Fn() -> axum::extract::Request) -> (Answer, Answer) {
@@ -164,6 +168,52 @@ async fn a_streamed_answer_that_breaks_off_is_a_failure_and_its_retry_runs() {
     assert_eq!(count.now(), 2);
 }
 
+/// An answer that begins and does not end.
+fn endless() -> Body {
+    let first = futures_util::stream::iter([Ok::<_, Infallible>("data: 1\n\n")]);
+    Body::from_stream(first.chain(futures_util::stream::pending()))
+}
+
+// case 094
+#[tokio::test]
+async fn a_stream_that_is_followed_live_is_not_waited_for_and_its_retry_does_not_run() {
+    let event_stream = || ([("content-type", "Text/Event-Stream; charset=utf-8")], endless()).into_response();
+    let marked = || (Extension(FollowedLive), endless()).into_response();
+    let handlers: [fn() -> Response; 2] = [event_stream, marked];
+    for handler in handlers {
+        let count = Count::default();
+        let counted = count.clone();
+        let app = Setup::new().app(on_post(move || async move {
+            counted.up();
+            handler()
+        }));
+        let response = within(app.0.clone().oneshot(post("k", "{}"))).await.unwrap();
+        assert_eq!(response.status(), 200);
+        let mut body = response.into_body();
+        let frame = within(body.frame()).await.unwrap().unwrap();
+        assert_eq!(frame.into_data().unwrap(), "data: 1\n\n");
+        // Whether its client still follows or has left.
+        app.send(post("k", "{}")).await.problem("response-not-retained");
+        drop(body);
+        app.send(post("k", "{}")).await.problem("response-not-retained");
+        assert_eq!(count.now(), 1);
+    }
+}
+
+// case 094
+#[tokio::test]
+async fn a_stream_that_begins_with_a_passing_failure_releases_the_key() {
+    let count = Count::default();
+    let app = Setup::new().app(on_post(move || async move {
+        match count.up() {
+            1 => (StatusCode::SERVICE_UNAVAILABLE, Extension(FollowedLive), "later").into_response(),
+            _ => "done".into_response(),
+        }
+    }));
+    assert_eq!(app.send(post("k", "{}")).await.text(), "later");
+    assert_eq!(app.send(post("k", "{}")).await.text(), "done");
+}
+
 // case 102
 #[tokio::test]
 async fn errors_come_back_with_their_status_and_body_where_everything_is_kept() {
@@ -236,4 +286,39 @@ async fn a_secret_goes_out_once_is_not_in_the_record_and_its_retry_is_told_so() 
     let record = setup.record("k").await;
     assert!(!record.encode().windows(6).any(|window| window == b"s3cr3t"));
     assert_eq!(count.now(), 1);
+}
+
+// case 036
+#[tokio::test]
+async fn a_handler_can_say_through_its_attempt_too_that_its_answer_must_not_be_kept() {
+    let setup = Setup::new();
+    let app = setup.app(on_post(async |Extension(attempt): Extension<idem_runner::Attempt>| {
+        attempt.do_not_retain();
+        (StatusCode::CREATED, "s3cr3t")
+    }));
+    assert_eq!(app.send(post("k", "{}")).await.text(), "s3cr3t");
+    app.send(post("k", "{}")).await.problem("response-not-retained");
+    assert!(!setup.record("k").await.encode().windows(6).any(|window| window == b"s3cr3t"));
+}
+
+// case 036
+#[tokio::test]
+async fn what_the_hook_leaves_out_goes_out_once_and_is_neither_stored_nor_replayed() {
+    let setup = Setup::new();
+    let layer = setup.layer().redact(|parts, recorded| {
+        assert_eq!(parts.headers["x-kind"], "card");
+        let masked = idem_core::Response::new(recorded.status()).with_body(r#"{"card":"**** 1111"}"#);
+        masked.with_header("x-kind", "card")
+    });
+    let handler = || async { (StatusCode::CREATED, [("x-kind", "card")], r#"{"card":"4111 1111"}"#) };
+    let app = setup.app_under(layer, on_post(handler));
+    let first = app.send(post("k", "{}")).await;
+    assert_eq!(
+        (first.status, first.text(), first.header("idempotency-stored")),
+        (201, r#"{"card":"4111 1111"}"#, None)
+    );
+    let again = app.send(post("k", "{}")).await;
+    assert!(again.is_replay());
+    assert_eq!((again.status, again.text()), (201, r#"{"card":"**** 1111"}"#));
+    assert!(!setup.record("k").await.encode().windows(9).any(|window| window == b"4111 1111"));
 }

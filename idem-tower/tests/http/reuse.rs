@@ -165,6 +165,25 @@ async fn after_a_change_of_fingerprint_keys_the_older_records_still_replay() {
     assert_eq!(count.now(), 1);
 }
 
+// case 036
+#[tokio::test]
+async fn while_instances_change_their_fingerprint_keys_one_after_another_each_knows_the_others_records() {
+    let (setup, count) = (Setup::new(), Count::default());
+    let key = |id: &str, byte| FingerprintKey::new(id, &[byte; 32]).unwrap();
+    let (old, new) = (|| key("2026-11", 11), || key("2026-12", 12));
+    // First every instance accepts the new key, then one after another makes fingerprints with it.
+    let not_yet = setup.layer().fingerprint_key(old()).accept_fingerprint_key(new());
+    let not_yet = setup.app_under(not_yet, counting(&count));
+    let changed = setup.layer().fingerprint_key(new()).accept_fingerprint_key(old());
+    let changed = setup.app_under(changed, counting(&count));
+    for (name, first, second) in [("a", &not_yet, &changed), ("b", &changed, &not_yet)] {
+        assert!(!first.send(post(name, BODY)).await.is_replay());
+        assert!(second.send(post(name, BODY)).await.is_replay(), "{name}");
+        assert_eq!(differing_parts(&second.send(post(name, "{}")).await), ["body"]);
+    }
+    assert_eq!(count.now(), 2);
+}
+
 // case 101
 #[tokio::test]
 async fn a_refused_request_is_forgotten_so_that_the_corrected_one_runs_under_the_same_key() {

@@ -1,6 +1,6 @@
 //! Replays on the wire: framing belongs to the connection, over HTTP/1.1 and HTTP/2, with axum and with hyper alone.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, net::SocketAddr, sync::atomic::Ordering};
 
 use axum::{
     body::Body,
@@ -26,6 +26,10 @@ use crate::support::{Answer, Chunks, Count, Server, Setup, within};
 
 /// Sends one HTTP/1.1 request on a connection of its own and gives what came back, as it came.
 async fn raw(server: &Server, method: &str, key: &str, more: &str) -> String {
+    String::from_utf8(raw_bytes(server, method, key, more).await).unwrap()
+}
+
+async fn raw_bytes(server: &Server, method: &str, key: &str, more: &str) -> Vec<u8> {
     let mut client = TcpStream::connect(server.address).await.unwrap();
     let request = format!(
         "{method} / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-api-key: tenant-7\r\nidempotency-key: {key}\r\n{more}"
@@ -33,7 +37,7 @@ async fn raw(server: &Server, method: &str, key: &str, more: &str) -> String {
     client.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     within(client.read_to_end(&mut answer)).await.unwrap();
-    String::from_utf8(answer).unwrap()
+    answer
 }
 
 const EMPTY: &str = "content-length: 0\r\n\r\n";
@@ -121,6 +125,72 @@ async fn replays_without_a_body_are_valid() {
         assert!(answer.contains("content-length: 42\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
         assert_eq!(answer.contains("idempotent-replayed"), is_replay);
     }
+}
+
+/// Sends chunk after chunk, a gibibyte if it is let. How much was sent, and what was answered.
+async fn flood(address: SocketAddr, key: &str) -> (usize, String) {
+    let mut client = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "POST / HTTP/1.1\r\nhost: localhost\r\nx-api-key: tenant-7\r\nidempotency-key: {key}\r\ntransfer-encoding: chunked\r\n\r\n"
+    );
+    client.write_all(head.as_bytes()).await.unwrap();
+    let (mut from, mut to) = client.split();
+    let chunk = [b"10000\r\n".as_slice(), &[b'a'; 0x10000], b"\r\n"].concat();
+    let mut sent = 0;
+    let sending = async {
+        while sent < 1 << 30 && to.write_all(&chunk).await.is_ok() {
+            sent += 0x10000;
+        }
+        std::future::pending::<()>().await;
+    };
+    let mut answer = vec![0; 4096];
+    let read = tokio::select! {
+        read = from.read(&mut answer) => read.unwrap(),
+        () = sending => 0,
+    };
+    (sent, String::from_utf8_lossy(&answer[..read]).into_owned())
+}
+
+// case 126
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_endless_uploads_at_once_are_each_refused_near_the_limit_and_claim_nothing() {
+    let (setup, count) = (Setup::new(), Count::default());
+    let runs = count.clone();
+    let server = Server::of(setup.app(on_post(move || async move { runs.up().to_string() }))).await;
+    let address = server.address;
+    let uploads: Vec<_> =
+        (0..20).map(|n| tokio::spawn(async move { flood(address, &format!("k-{n}")).await })).collect();
+    for upload in uploads {
+        let (sent, answer) = within(upload).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("request-too-large"), "{answer}");
+        // The limit, and what the buffers of two sockets may hold.
+        assert!(sent < 16 << 20, "{sent} bytes were taken");
+    }
+    assert_eq!((count.now(), setup.store.calls.load(Ordering::SeqCst)), (0, 0));
+}
+
+// cases 080, 097
+#[tokio::test]
+async fn repeated_header_values_and_bytes_that_are_not_ascii_come_back_on_the_wire_as_they_were() {
+    let setup = Setup::new();
+    let handler = || async {
+        let mut response = Response::new(Body::from("done"));
+        for value in [&b"caf\xe9"[..], b"second; \"quoted, comma\"", b"\xf0\x9f\x92\xb3"] {
+            response.headers_mut().append("x-note", http::HeaderValue::from_bytes(value).unwrap());
+        }
+        response
+    };
+    let server = Server::of(setup.app(on_post(handler))).await;
+    for is_replay in [false, true] {
+        let answer = raw_bytes(&server, "POST", "k", EMPTY).await;
+        let lines: Vec<_> =
+            answer.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"x-note: ")).collect();
+        assert_eq!(lines, [&b"caf\xe9\r"[..], b"second; \"quoted, comma\"\r", b"\xf0\x9f\x92\xb3\r"], "{is_replay}");
+    }
+    let over_http2 = http2(&server, "k").await;
+    let values: Vec<_> = over_http2.headers.get_all("x-note").iter().map(|value| value.as_bytes()).collect();
+    assert_eq!(values, [&b"caf\xe9"[..], b"second; \"quoted, comma\"", b"\xf0\x9f\x92\xb3"]);
+    assert!(over_http2.is_replay());
 }
 
 // case 126

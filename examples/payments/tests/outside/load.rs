@@ -1,4 +1,4 @@
-//! Clients that pay and retry at two servers, while these or their database are killed again and again.
+//! Clients that pay and retry at two servers, while these or their database are killed, or told to end, again and again.
 //!
 //! Under `./scripts/test --full` it is much longer.
 
@@ -53,6 +53,15 @@ async fn servers_killed_under_load_leave_one_charge_one_row_and_one_answer_for_e
         let size = Size::of(Size { keys: 150, kills: 6 }, Size { keys: 1_200, kills: 60 });
         let run = Run { place: &place, size, trouble: Trouble::Kills };
         run.play(async |_, server: &Process, _: &Clients| server.signal("-KILL").await).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_told_to_end_under_load_finish_what_they_claimed_so_that_nobody_takes_over() {
+    for place in [Place::postgres(), Place::redis()] {
+        let size = Size::of(Size { keys: 150, kills: 6 }, Size { keys: 1_200, kills: 60 });
+        let run = Run { place: &place, size, trouble: Trouble::Ends };
+        run.play(async |_, server: &Process, _: &Clients| server.signal("-TERM").await).await;
     }
 }
 
@@ -147,6 +156,8 @@ struct Run<'a> {
 enum Trouble {
     /// Servers die, some of them since a request asked for it.
     Kills,
+    /// Servers are told to end.
+    Ends,
     /// The store is away for moments.
     Outages,
     /// The store is away until another one takes its place, which does not have the last moments.
@@ -220,6 +231,8 @@ impl Run<'_> {
             let record = server.record(&key(number)).await.unwrap();
             assert_eq!(record["state"], "done", "{number}");
             again += usize::from(record["attempt"] != 1);
+            let is_left = record["takeovers"] != 0;
+            assert!(!(is_left && matches!(trouble, Trouble::Ends)), "{number} was left to its lease: {record}");
         }
         let [calls, charges, rows] = servers[0].totals().await;
         let shown = format!(
@@ -230,7 +243,7 @@ impl Run<'_> {
         assert!(trouble.may_lose() || forgotten == 0, "{shown}");
         let met = match trouble {
             Trouble::Kills => again,
-            Trouble::Outages => broken_off,
+            Trouble::Ends | Trouble::Outages => broken_off,
             Trouble::Failovers | Trouble::Losses => forgotten,
         };
         assert!(met > 0, "nothing was disturbed: {shown}");

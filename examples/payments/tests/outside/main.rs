@@ -5,6 +5,7 @@ mod cart;
 mod crash;
 mod demo;
 mod load;
+mod metrics;
 mod redis;
 mod refusals;
 mod retries;
