@@ -254,6 +254,12 @@ pub async fn a_renewal_that_meets_takeovers_keeps_the_key_or_is_superseded(harne
         let claim = world.claim(&tenant, &key(&format!("k-{round}"))).with_lease(world.lease());
         let grant = claimed(world.ask(&claim).await, "A claim of an unused key must be Claimed");
         end = end.max(grant.lease_end());
+        if round % 2 == 1 {
+            // It has started, so that renewing it again moves the lease and nothing else.
+            written(world.store().renew(grant.owner(), world.lease()).await, "A renewal by the owner must be Written");
+            end =
+                end.max(present(world.store().read(&tenant, claim.key()).await, "The record must be there").lease_end);
+        }
         owners.push(grant);
     }
     world.advance_to(end).await;

@@ -769,49 +769,6 @@ caught!(a_sweep_in_two_steps_is_caught: Reference<SweepsLate>,
     by linearizability::calls_on_one_key_while_leases_end_are_answered_as_if_one_came_after_another,
     saying "no order that the machine explains");
 
-/// Sweeps what is finished, and leaves what nobody finished for ever.
-#[derive(Default)]
-struct SweepsWhatIsDone;
-impl Rules for SweepsWhatIsDone {
-    fn is_swept(&self, record: &Record, now: Timestamp) -> bool {
-        !record.is_live(now) && matches!(record.state, State::Done(_))
-    }
-}
-caught!(a_sweep_of_done_records_alone_is_caught: Reference<SweepsWhatIsDone>,
-    by housekeeping::sweeps_remove_what_has_expired_in_every_state,
-    saying "of 6 records");
-
-/// A purge leaves the records that were written to since it looked.
-#[derive(Default)]
-struct PurgesWhatItSaw;
-impl Rules for PurgesWhatItSaw {
-    const PURGES_WHAT_IT_SAW: bool = true;
-}
-caught!(a_purge_that_leaves_what_was_written_meanwhile_is_caught: Reference<PurgesWhatItSaw>,
-    by concurrency::of_purges_that_meet_writes_exactly_one_removes_the_record,
-    saying "exactly one must remove it and count it");
-
-/// An attempt may finish up to and including the instant at which its record expires.
-#[derive(Default)]
-struct CompletesAtExpiry;
-impl Rules for CompletesAtExpiry {
-    fn complete(
-        &self,
-        slot: &mut Slot,
-        owner: &Owner,
-        response: &Response,
-        keep: Retention,
-        now: Timestamp,
-    ) -> Fenced<Response> {
-        let ends_now = slot.as_ref().is_some_and(|record| record.expiry == now);
-        let before = Timestamp::from_millis(now.as_millis() - 1);
-        Right.complete(slot, owner, response, keep, if ends_now { before } else { now })
-    }
-}
-caught!(a_completion_at_the_instant_of_expiry_is_caught: Reference<CompletesAtExpiry>,
-    by expiry::an_end_is_where_it_is_one_before_at_and_one_after,
-    saying "at its end, must be answered Superseded");
-
 /// Sees that a record is under the claim's own token, and then writes its new lease over whatever is there.
 #[derive(Default)]
 struct RepeatsInTwoSteps;
@@ -866,6 +823,49 @@ impl Rules for SweepsByTheFirstExpiry {
 caught!(a_sweep_by_the_first_expiry_is_caught: Reference<SweepsByTheFirstExpiry>,
     by housekeeping::sweeps_remove_records_whose_expiry_moved_as_they_do_others,
     saying "of 8 records they removed 3");
+
+/// Sweeps what is finished, and leaves what nobody finished for ever.
+#[derive(Default)]
+struct SweepsWhatIsDone;
+impl Rules for SweepsWhatIsDone {
+    fn is_swept(&self, record: &Record, now: Timestamp) -> bool {
+        !record.is_live(now) && matches!(record.state, State::Done(_))
+    }
+}
+caught!(a_sweep_of_done_records_alone_is_caught: Reference<SweepsWhatIsDone>,
+    by housekeeping::sweeps_remove_what_has_expired_in_every_state,
+    saying "of 6 records");
+
+/// A purge leaves the records that were written to since it looked.
+#[derive(Default)]
+struct PurgesWhatItSaw;
+impl Rules for PurgesWhatItSaw {
+    const PURGES_WHAT_IT_SAW: bool = true;
+}
+caught!(a_purge_that_leaves_what_was_written_meanwhile_is_caught: Reference<PurgesWhatItSaw>,
+    by concurrency::of_purges_that_meet_writes_exactly_one_removes_the_record,
+    saying "exactly one must remove it and count it");
+
+/// An attempt may finish up to and including the instant at which its record expires.
+#[derive(Default)]
+struct CompletesAtExpiry;
+impl Rules for CompletesAtExpiry {
+    fn complete(
+        &self,
+        slot: &mut Slot,
+        owner: &Owner,
+        response: &Response,
+        keep: Retention,
+        now: Timestamp,
+    ) -> Fenced<Response> {
+        let ends_now = slot.as_ref().is_some_and(|record| record.expiry == now);
+        let before = Timestamp::from_millis(now.as_millis() - 1);
+        Right.complete(slot, owner, response, keep, if ends_now { before } else { now })
+    }
+}
+caught!(a_completion_at_the_instant_of_expiry_is_caught: Reference<CompletesAtExpiry>,
+    by expiry::an_end_is_where_it_is_one_before_at_and_one_after,
+    saying "at its end, must be answered Superseded");
 
 /// Each of these is caught by the histories of what is asked at once, every time.
 mod no_order_explains {
@@ -964,6 +964,21 @@ fn with_body(response: &Response, change: impl Fn(&Bytes) -> Bytes) -> Response 
     }
 }
 
+/// Takes claims that arrive together into one statement, and writes the lease of the first of them into all rows.
+#[derive(Default)]
+struct LeasesOfTheFirst(Mutex<Option<(Timestamp, Duration)>>);
+impl Rules for LeasesOfTheFirst {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        let mut group = self.0.lock().expect("no thread panicked under it");
+        let (_, lease) = group.filter(|(at, _)| *at == now).unwrap_or((now, claim.lease()));
+        *group = Some((now, lease));
+        right_claim(slot, &claim.clone().with_lease(lease), now)
+    }
+}
+caught!(one_lease_for_a_group_of_claims_is_caught: Reference<LeasesOfTheFirst>,
+    by concurrency::claims_that_arrive_together_are_each_kept_as_their_own,
+    saying "A claim must be kept as its own, whatever arrives with it: lease_end");
+
 /// Shares a file with other processes, without a lock that they see.
 struct WithoutLock;
 impl Ways for WithoutLock {
@@ -990,18 +1005,3 @@ impl Ways for OneAfterTheOther {
 caught!(a_row_that_is_written_before_the_completion_is_caught: FileStore<OneAfterTheOther>,
     by transactions::a_process_that_is_killed_leaves_the_row_and_the_completion_or_neither,
     saying "the row and the completion, or neither");
-
-/// Takes claims that arrive together into one statement, and writes the lease of the first of them into all rows.
-#[derive(Default)]
-struct LeasesOfTheFirst(Mutex<Option<(Timestamp, Duration)>>);
-impl Rules for LeasesOfTheFirst {
-    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
-        let mut group = self.0.lock().expect("no thread panicked under it");
-        let (_, lease) = group.filter(|(at, _)| *at == now).unwrap_or((now, claim.lease()));
-        *group = Some((now, lease));
-        right_claim(slot, &claim.clone().with_lease(lease), now)
-    }
-}
-caught!(one_lease_for_a_group_of_claims_is_caught: Reference<LeasesOfTheFirst>,
-    by concurrency::claims_that_arrive_together_are_each_kept_as_their_own,
-    saying "A claim must be kept as its own, whatever arrives with it: lease_end");
