@@ -81,14 +81,23 @@ pub async fn names_are_their_bytes_and_no_two_share_a_record(harness: &Harness) 
     let mut claims = Vec::new();
     let with_scope = odd_names().into_iter().map(|name| (scope(&name), key("k")));
     let with_key = odd_names().into_iter().map(|name| (scope("tenant"), key(&name)));
-    let pairs = [("a", "bc"), ("ab", "c"), ("a:b", "c"), ("a", "b:c"), ("a/b", "c"), ("a", "b/c"), ("bc", "a")];
-    let joined = pairs.into_iter().map(|(first, second)| (scope(first), key(second)));
+    // Whatever scope and key are joined by, and whatever that is escaped as.
+    let separators = ["::", "--", "__", "%3A", "%2F", "%25", "\\:", "||", "->", ", "].map(str::to_owned);
+    let separators = (b'!'..=b'~').map(|byte| char::from(byte).to_string()).chain(separators).collect::<Vec<_>>();
+    let around = |by: &String| [(format!("a{by}b"), "c".to_owned()), ("a".to_owned(), format!("b{by}c"))];
+    let pairs = [("a", "bc"), ("ab", "c"), ("bc", "a")].map(|(first, second)| (first.to_owned(), second.to_owned()));
+    let pairs = pairs.into_iter().chain(separators.iter().flat_map(around));
+    let joined = pairs.map(|(first, second)| (scope(&first), key(&second)));
+    // The longest names of both.
+    let long = |last: &str| format!("{}{last}", "y".repeat(255 - last.len()));
+    let longest = ["a", "b"].map(|last| (scope(&long("s")), key(&long(last))));
+    let longest = longest.into_iter().chain(["t", "u"].map(|last| (scope(&long(last)), key(&long("a")))));
     let global = [(Scope::global(), key("k")), (Scope::global(), key("bc"))];
     let digests = [b"\0".as_slice(), b"\0\0"].map(|id| {
         let key = Key::digest_of(id).expect("bytes make a key");
         (scope("tenant"), key)
     });
-    for (scope, key) in with_scope.chain(with_key).chain(joined).chain(global).chain(digests) {
+    for (scope, key) in with_scope.chain(with_key).chain(joined).chain(longest).chain(global).chain(digests) {
         let claim = world.claim(&scope, &key);
         let grant = claimed(
             world.ask(&claim).await,
@@ -146,6 +155,11 @@ pub(crate) fn odd_names() -> Vec<String> {
         "1; select 1",
         "null",
         "NULL",
+        "global",
+        "default",
+        "all",
+        "none",
+        "public",
         "0",
         "00",
         "1e0",
@@ -196,7 +210,7 @@ pub(crate) fn odd_names() -> Vec<String> {
     names
 }
 
-async fn assert_replayed(harness: &Harness, response: Response) {
+pub(crate) async fn assert_replayed(harness: &Harness, response: Response) {
     let world = World::new(harness).await;
     let other = world.open().await;
     let (tenant, key) = (scope("tenant"), key("k"));

@@ -245,6 +245,7 @@ pub mod concurrency;
 pub mod durability;
 mod expect;
 pub mod expiry;
+pub mod extremes;
 pub mod faults;
 pub mod faulty;
 pub mod fencing;
