@@ -35,42 +35,13 @@ impl Inner {
                 Ok(answer) => answer,
                 Err(error) => return self.unavailable(claim, error),
             };
+            self.note(&answer);
             let (left, seen) = match answer {
-                Answer::Claimed(grant) => {
-                    self.counting.claimed.one();
-                    event!(DEBUG, "claimed", number = grant.number(), "claimed");
-                    return Ok(Some(grant));
-                }
-                Answer::TakenOver(grant) => {
-                    self.counting.claimed.one();
-                    self.counting.taken_over.one();
-                    event!(
-                        WARN,
-                        "taken_over",
-                        number = grant.number(),
-                        "took over from an attempt that ended silently"
-                    );
-                    return Ok(Some(grant));
-                }
-                Answer::Replay { response, stored_at } => {
-                    self.counting.replayed.one();
-                    event!(DEBUG, "replayed", status = response.status(), "answered with the recorded response");
-                    return Err(Answered::Replay { response, stored_at });
-                }
-                Answer::Reuse { differences } => {
-                    self.counting.reused.one();
-                    event!(INFO, "reused", %differences, "the key was used for another request");
-                    return Err(Answered::Reuse { differences });
-                }
-                Answer::Unknown => {
-                    self.counting.unknown.one();
-                    event!(WARN, "unknown", "the outcome of an earlier attempt is unknown until someone resolves it");
-                    return Err(Answered::Unknown);
-                }
-                Answer::Superseded => {
-                    self.counting.superseded.one();
-                    return Err(Answered::Superseded);
-                }
+                Answer::Claimed(grant) | Answer::TakenOver(grant) => return Ok(Some(grant)),
+                Answer::Replay { response, stored_at } => return Err(Answered::Replay { response, stored_at }),
+                Answer::Reuse { differences } => return Err(Answered::Reuse { differences }),
+                Answer::Unknown => return Err(Answered::Unknown),
+                Answer::Superseded => return Err(Answered::Superseded),
                 Answer::Conflict { left, seen } => (left, seen),
             };
             let conflict = || {
@@ -98,6 +69,35 @@ impl Inner {
                 event!(DEBUG, "wait_abandoned", "the caller left while it waited for another attempt");
                 return Err(Answered::Conflict { retry_after: retry_after(left) }); // nobody hears it
             }
+        }
+    }
+
+    /// Counts an answer, and says it. A conflict is none yet: the request may wait.
+    fn note(&self, answer: &Answer) {
+        match answer {
+            Answer::Claimed(grant) => {
+                self.counting.claimed.one();
+                event!(DEBUG, "claimed", number = grant.number(), "claimed");
+            }
+            Answer::TakenOver(grant) => {
+                self.counting.claimed.one();
+                self.counting.taken_over.one();
+                event!(WARN, "taken_over", number = grant.number(), "took over from an attempt that ended silently");
+            }
+            Answer::Replay { response, .. } => {
+                self.counting.replayed.one();
+                event!(DEBUG, "replayed", status = response.status(), "answered with the recorded response");
+            }
+            Answer::Reuse { differences } => {
+                self.counting.reused.one();
+                event!(INFO, "reused", %differences, "the key was used for another request");
+            }
+            Answer::Unknown => {
+                self.counting.unknown.one();
+                event!(WARN, "unknown", "the outcome of an earlier attempt is unknown until someone resolves it");
+            }
+            Answer::Superseded => self.counting.superseded.one(),
+            Answer::Conflict { .. } => {}
         }
     }
 

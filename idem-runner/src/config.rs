@@ -4,10 +4,11 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use idem_core::{DEFAULT_LEASE, OnLapse, Retention, Store};
 
-use crate::{Idempotency, OnConflict, OnUnavailable, Seal, SettlePolicy, Sweep};
+use crate::{Idempotency, OnConflict, OnUnavailable, Seal, SettlePolicy, Sweep, event::event};
 
 const DEFAULT_MAX_RUN: Duration = Duration::from_secs(15 * 60);
 const DEFAULT_COMPLETION_LIMIT: Duration = Duration::from_secs(15 * 60);
+const DEFAULT_COMPLETION_PATIENCE: Duration = Duration::from_secs(1);
 const DEFAULT_MAX_WAITERS: usize = 1024;
 const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -30,6 +31,7 @@ pub struct Builder {
     max_waiters: usize,
     on_unavailable: OnUnavailable,
     store_timeout: Duration,
+    completion_patience: Option<Duration>,
     completion_limit: Option<Duration>,
     sweep: Sweep,
     seal: Option<Arc<dyn Seal>>,
@@ -49,6 +51,7 @@ pub(crate) struct Settings {
     pub(crate) max_waiters: usize,
     pub(crate) on_unavailable: OnUnavailable,
     pub(crate) store_timeout: Duration,
+    pub(crate) completion_patience: Duration,
     pub(crate) completion_limit: Duration,
     pub(crate) sweep: Sweep,
 }
@@ -92,6 +95,7 @@ impl Builder {
             max_waiters: DEFAULT_MAX_WAITERS,
             on_unavailable: OnUnavailable::default(),
             store_timeout: DEFAULT_STORE_TIMEOUT,
+            completion_patience: None,
             completion_limit: None,
             sweep: Sweep::default(),
             seal: None,
@@ -99,7 +103,11 @@ impl Builder {
     }
 
     /// How long an attempt may stay silent before another may take over: the time for which a crash locks its key. The
-    /// runner renews it while the operation runs. 30 seconds by default.
+    /// runner renews it while the operation runs, three times in a lease. 30 seconds by default.
+    ///
+    /// An operation that blocks its thread is renewed from another one of its runtime. Where it blocks all of them, nothing
+    /// is renewed: after a lease another process may take over, the operation's outcome is then
+    /// [`Outcome::Superseded`](crate::Outcome::Superseded), and the loss is counted. Use `spawn_blocking`.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
@@ -171,6 +179,14 @@ impl Builder {
         self
     }
 
+    /// How long a client waits for its response to be stored. After that it gets its answer all the same, which says that
+    /// it is [not stored](crate::Outcome::Ran), and storing it goes on in the background. 1 second by default, or
+    /// `store_timeout` if that is shorter; with 0 nobody waits.
+    pub fn completion_patience(mut self, patience: Duration) -> Self {
+        self.completion_patience = Some(patience);
+        self
+    }
+
     /// How long a response that could not be stored is tried again, past the lapse too. 15 minutes by default, or the
     /// retention if that is shorter.
     pub fn completion_limit(mut self, limit: Duration) -> Self {
@@ -188,6 +204,8 @@ impl Builder {
     /// completed in a transaction of the caller's. In clear remain scope, key, fingerprint (see
     /// [`FingerprintKey`](idem_core::FingerprintKey)), the names of steps, and statuses. What was stored before is
     /// replayed as it is. Not sealed by default.
+    ///
+    /// Results of steps take some 60 bytes more of their 64 KiB, and the length of the key's id.
     ///
     /// Whatever reads the store beside this runner reads it sealed; [`Idempotency::store`] gives it opened. A response that
     /// can't be opened is an error of the store, and its operation does not run.
@@ -219,6 +237,10 @@ impl Builder {
             max_waiters: self.max_waiters,
             on_unavailable: self.on_unavailable,
             store_timeout: self.store_timeout.min(FOR_EVER),
+            completion_patience: self
+                .completion_patience
+                .unwrap_or(DEFAULT_COMPLETION_PATIENCE.min(self.store_timeout))
+                .min(FOR_EVER),
             completion_limit: self.completion_limit.unwrap_or(DEFAULT_COMPLETION_LIMIT.min(retention)).min(FOR_EVER),
             sweep: match self.sweep {
                 Sweep::Every(interval) => Sweep::Every(interval.min(FOR_EVER)),
@@ -226,6 +248,13 @@ impl Builder {
             },
         };
         settings.check()?;
+        if settings.sweep == Sweep::Off {
+            event!(
+                INFO,
+                "sweep_off",
+                "expired records are not removed from here; something else has to, unless the store does"
+            );
+        }
         Ok(Idempotency::new(self.store, self.seal, settings))
     }
 }

@@ -107,7 +107,8 @@ impl Idempotency {
 
     /// The claim that [`run`](Idempotency::run) would make for a request, under a fresh token and with this runner's
     /// settings: for stores that also claim in a transaction of the caller's (`PostgresStore::claim_in`). Whatever comes
-    /// of it is between the caller and the store: nothing is renewed, settled or counted.
+    /// of it is between the caller and the store: nothing is renewed, settled, counted or sealed. Where this runner
+    /// seals, pass responses through [`sealed`](Idempotency::sealed) and [`opened`](Idempotency::opened).
     ///
     /// # Errors
     ///
@@ -164,6 +165,10 @@ impl Idempotency {
     /// How long an attempt may stay silent before another may take over.
     pub fn lease(&self) -> Duration {
         self.0.settings.lease
+    }
+
+    pub(crate) fn sealed_store(&self) -> Option<&SealedStore> {
+        self.0.sealed.as_deref()
     }
 
     /// The store; what it keeps [sealed](Builder::seal) is opened.

@@ -33,6 +33,26 @@ impl Idempotency {
     /// looked at (`record.attempt()`, from [`Store::lapsed`](idem_core::Store::lapsed) or
     /// [`Store::read`](idem_core::Store::read)): whatever happened since, the attempt itself included, wins.
     ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use idem_core::{Response, StoreError};
+    /// # use idem_runner::{Idempotency, Resolution};
+    /// # async fn was_charged(key: &str) -> bool { !key.is_empty() }
+    /// async fn settle_what_is_unknown(idempotency: &Idempotency) -> Result<(), StoreError> {
+    ///     let some = NonZeroUsize::new(100).unwrap_or(NonZeroUsize::MIN);
+    ///     for found in idempotency.store().lapsed(None, some).await? {
+    ///         let seen = found.record.attempt();
+    ///         let resolution = if was_charged(found.key.as_str()).await {
+    ///             Resolution::Done(Response::new(201))
+    ///         } else {
+    ///             Resolution::Released
+    ///         };
+    ///         let _resolved = idempotency.resolve(found.scope, found.key, seen, resolution).await?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// # Errors
     ///
     /// What the store answers. If it fails between taking the record and settling it, the record is under hold again: its

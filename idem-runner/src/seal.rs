@@ -11,6 +11,8 @@ use idem_core::{
     Resolve, Response, Retention, Scope, Snapshot, State, Store, StoreError, StoreErrorKind, async_trait,
 };
 
+use crate::Idempotency;
+
 #[cfg(feature = "seal")]
 mod keys;
 
@@ -83,6 +85,34 @@ pub enum SealError {
     /// The sealer failed, for the reason it gives.
     #[error("the sealer failed: {0}")]
     Failed(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Idempotency {
+    /// What this runner would store of a response: for completions that are made without an
+    /// [`Attempt`](crate::Attempt), after a claim in a transaction of the caller's (see [`Idempotency::prepare`]). The same
+    /// response where nothing is [sealed](crate::Builder::seal).
+    ///
+    /// # Errors
+    ///
+    /// Of kind configuration if the sealer fails. Do not store the response then.
+    pub fn sealed(&self, scope: &Scope, key: &Key, response: Response) -> Result<Response, StoreError> {
+        match self.sealed_store() {
+            Some(store) => store.sealed_response(scope, key, &response),
+            None => Ok(response),
+        }
+    }
+
+    /// The response that is meant by one that was read in the store by other means than this runner.
+    ///
+    /// # Errors
+    ///
+    /// If it can't be opened: of kind configuration if its key is not known, of kind corrupt if it was changed.
+    pub fn opened(&self, scope: &Scope, key: &Key, recorded: Response) -> Result<Response, StoreError> {
+        match self.sealed_store() {
+            Some(store) => store.opened_response(&Place { scope, key, operation: "read" }, recorded),
+            None => Ok(recorded),
+        }
+    }
 }
 
 /// A store of which every response and every result of a step is sealed.

@@ -14,9 +14,8 @@ use crate::{
     renew::Renewal,
 };
 
-/// How long a client waits for its attempt to be ended. The first try nearly always succeeds; what it could not do goes
-/// on without the client.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The pause before what may have been claimed is taken back: the store's trouble may have passed by then.
+const TAKE_BACK_PAUSE: Duration = Duration::from_secs(1);
 
 /// How an attempt ends.
 #[derive(Clone, Debug)]
@@ -66,7 +65,7 @@ pub(crate) enum Persisted {
 impl Inner {
     /// Ends the attempt, for as long as a client should wait; then goes on in the background.
     pub(crate) async fn persist(self: &Arc<Self>, attempt: &Attempt, ending: Ending, renewal: Renewal) -> Persisted {
-        let patience = PATIENCE.min(self.settings.store_timeout);
+        let patience = self.settings.completion_patience;
         let mut work = Box::pin(Arc::clone(self).end(attempt.clone(), ending, renewal));
         match time::timeout(patience, &mut work).await {
             Ok(persisted) => persisted,
@@ -182,7 +181,7 @@ impl Inner {
         // It must not take over from anybody: a limit of one lapse rules that out.
         let claim = claim.with_lapse_limit(Some(NonZeroU32::MIN));
         let work = async move {
-            time::sleep(PATIENCE).await;
+            time::sleep(TAKE_BACK_PAUSE).await;
             let claimed = runner.in_time("claim", idem_core::claim(&*runner.store, &claim)).await;
             if let Ok(Answer::Claimed(grant) | Answer::TakenOver(grant)) = claimed {
                 let _ = runner.in_time("forget", runner.store.forget(grant.owner())).await;

@@ -543,6 +543,7 @@ async fn a_setting_of_for_ever_is_a_long_time_and_no_panic() {
             .retention(Retention::new(Duration::MAX))
             .max_run(Duration::MAX)
             .completion_limit(Duration::MAX)
+            .completion_patience(Duration::MAX)
             .store_timeout(Duration::MAX)
             .on_conflict(OnConflict::Wait { at_most: Duration::MAX })
             .sweep(Sweep::Every(Duration::MAX))

@@ -14,6 +14,7 @@ use idem_runner::{Answered, Claimed, Outcome, Reply, Request, SettlePolicy};
 use support::{Ended, answering, fingerprint, request, request_of, world, world_with};
 use tokio::sync::{Barrier, Notify};
 
+// case 105
 #[tokio::test]
 async fn the_first_request_runs_and_a_retry_gets_its_answer() {
     let world = world();
@@ -26,8 +27,8 @@ async fn the_first_request_runs_and_a_retry_gets_its_answer() {
     let first: Ended = world.idempotency.run(request("k"), operation).await;
     let Outcome::Ran { reply, stored: true } = first else { panic!("{first:?}") };
     let retry: Ended = world.idempotency.run(request("k"), |_| async { panic!("it must not run again") }).await;
-    let Outcome::Replay { response, .. } = retry else { panic!("{retry:?}") };
-    assert_eq!(response, reply);
+    let Outcome::Replay { response, stored_at } = retry else { panic!("{retry:?}") };
+    assert_eq!((response, stored_at), (reply, world.clock.now()));
     assert_eq!((world.store.calls("claim"), world.store.calls("complete")), (2, 1), "round trips: 2, then 1");
     let counters = world.idempotency.counters();
     assert_eq!((counters.claimed, counters.completed, counters.replayed), (1, 1, 1));

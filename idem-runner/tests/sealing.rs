@@ -196,6 +196,26 @@ async fn what_a_transaction_of_the_callers_completes_is_sealed_and_its_client_ge
     }
 }
 
+#[tokio::test]
+async fn what_is_claimed_and_completed_by_the_callers_own_means_can_be_sealed_and_opened_too() {
+    let world = world_with(sealing(keys("a")));
+    let claim = world.idempotency.prepare(request("k")).unwrap();
+    let answer = idem_core::claim(&world.store.inner, &claim).await.unwrap();
+    let idem_core::Answer::Claimed(grant) = answer else { panic!() };
+    let sealed = world.idempotency.sealed(claim.scope(), claim.key(), token()).unwrap();
+    let _ = world.store.inner.complete(grant.owner(), &sealed, Retention::default()).await.unwrap();
+    assert!(!stored(&world, "k").await.1);
+    assert_eq!(world.idempotency.opened(claim.scope(), claim.key(), sealed.clone()).unwrap(), token());
+    let elsewhere = world.idempotency.opened(claim.scope(), &Key::new("l").unwrap(), sealed).unwrap_err();
+    assert_eq!(elsewhere.kind(), StoreErrorKind::Corrupt);
+    let retry = world.idempotency.run(request("k"), never).await;
+    assert!(matches!(&retry, Outcome::Replay { response, .. } if *response == token()), "{retry:?}");
+
+    let plain = world.another(|builder| builder);
+    assert_eq!(plain.sealed(claim.scope(), claim.key(), token()).unwrap(), token());
+    assert_eq!(plain.opened(claim.scope(), claim.key(), token()).unwrap(), token());
+}
+
 fn keyless(world: &World) -> Idempotency {
     world.another(|builder| builder.seal(Arc::new(Keyless)))
 }

@@ -154,6 +154,24 @@ async fn while_a_completion_can_not_be_stored_the_client_has_its_answer_and_the_
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_client_waits_for_its_response_to_be_stored_as_long_as_was_chosen() {
+    let none = Duration::ZERO;
+    for (patience, is_stored) in [(None, false), (Some(LEASE), true), (Some(none), false)] {
+        let world = world_with(|builder| match patience {
+            Some(patience) => builder.completion_patience(patience),
+            None => builder,
+        });
+        world.store.plan("complete", Fault::Delayed(Duration::from_secs(3)), 1);
+        let start = tokio::time::Instant::now();
+        let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        assert!(matches!(outcome, Outcome::Ran { stored, .. } if stored == is_stored), "{patience:?}: {outcome:?}");
+        assert_eq!(start.elapsed(), patience.unwrap_or(Duration::from_secs(1)).min(Duration::from_secs(3)));
+        assert!(world.idempotency.shutdown(LEASE).await);
+        assert!(matches!(world.record("k").await.unwrap().state, State::Done(_)), "{patience:?}");
+    }
+}
+
 // case 076
 #[tokio::test(start_paused = true)]
 async fn a_completion_that_is_never_stored_ends_at_its_limit_and_the_takeover_knows_that_it_is_a_repeat() {
@@ -339,6 +357,21 @@ async fn a_lease_that_was_renewed_only_after_it_had_lapsed_is_counted() {
     let counters = world.idempotency.counters();
     assert_eq!((counters.renewal_failures, counters.renewed_late), (3, 1), "{counters:?}");
     assert!(counters.renewed >= 3, "{counters:?}");
+}
+
+// case 019
+#[tokio::test]
+async fn a_handler_that_blocks_the_only_thread_for_two_leases_is_counted_although_nobody_took_over() {
+    let lease = Duration::from_millis(200);
+    let world = world_with(|builder| builder.lease(lease).max_run(Duration::from_secs(600)));
+    let counting = world.idempotency.clone();
+    let operation = move |_| async move {
+        std::thread::sleep(lease * 2); // as a handler does that should not
+        eventually("it is renewed, late", || async { counting.counters().renewed_late >= 1 }).await;
+        Ok::<_, &'static str>(Response::new(201))
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
 }
 
 // case 019

@@ -119,7 +119,7 @@ async fn everything() {
     let _ = keyless.run(request("q"), uncommitted).await;
 
     // Hold, refusal, and a claim that is lost before its operation begins.
-    let world = world_with(|builder| builder.on_lapse(OnLapse::Hold).lapse_limit(NonZeroU32::new(3)));
+    let world = world_with(|builder| builder.on_lapse(OnLapse::Hold).lapse_limit(NonZeroU32::new(3)).sweep(Sweep::Off));
     let runner = &world.idempotency;
     let _: Ended = runner.run(request("k"), |_| async { Err("broken") }).await;
     let seen = world.record("k").await.unwrap().attempt();

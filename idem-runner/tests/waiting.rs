@@ -15,7 +15,7 @@ use std::{
 
 use idem_core::{OnLapse, Response, StoreErrorKind};
 use idem_runner::{Claimed, Idempotency, OnConflict, Outcome, Settled};
-use support::{Ended, Fault, LEASE, World, answering, request, world_with};
+use support::{Ended, Fault, LEASE, World, answering, eventually, request, world_with};
 use tokio::{sync::Notify, task::JoinSet};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -275,6 +275,31 @@ async fn over_the_limit_of_waiters_a_request_is_refused_at_once_and_counted() {
     let waiting = tokio::spawn(async move { idempotency.run(request("l"), answering(500)).await });
     a_moment().await;
     assert!(!waiting.is_finished());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_goes_on_when_the_runtime_of_the_one_that_began_it_ends() {
+    let world = Arc::new(waiting_world());
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    // The first one waits on a runtime of its own, whose timers the shared wait has.
+    let (idempotency, there) = (world.idempotency.clone(), world.clone());
+    let ended = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let first = runtime.spawn(async move { idempotency.run(request("k"), answering(500)).await });
+        runtime.block_on(eventually("it waits", || async { there.store.calls("wait") == 1 }));
+        assert!(!first.is_finished());
+        (runtime, there)
+    });
+    let (runtime, _) = tokio::task::spawn_blocking(|| ended.join().unwrap()).await.unwrap();
+    let mut staying = spawn_waiters(&world.idempotency, 3, &Arc::default());
+    eventually("they wait", || async { world.store.calls("claim") >= 5 }).await;
+    a_moment().await;
+    runtime.shutdown_background();
+    a_moment().await;
+    assert!(matches!(running.complete(Response::new(201)).await, Settled::Completed(_)));
+    while let Some(outcome) = staying.join_next().await {
+        assert!(matches!(outcome.unwrap(), Outcome::Replay { response, .. } if response.status() == 201));
+    }
 }
 
 #[tokio::test(start_paused = true)]

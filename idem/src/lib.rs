@@ -43,7 +43,7 @@ mod open;
 mod retention;
 
 /// Compiles the examples of the project's README.
-#[cfg(all(doctest, feature = "postgres", feature = "redis", feature = "sqlite", feature = "axum"))]
+#[cfg(all(doctest, feature = "postgres", feature = "redis", feature = "sqlite", feature = "axum", feature = "seal"))]
 #[doc = include_str!("../../README.md")]
 struct Readme;
 

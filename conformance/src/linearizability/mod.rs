@@ -26,6 +26,8 @@ mod search;
 mod shrink;
 mod table;
 
+use std::time::{Duration, Instant};
+
 use self::{
     history::{Call, End, History},
     round::Kind,
@@ -38,38 +40,47 @@ const ROUNDS: usize = 30;
 /// It goes on until so many calls have met another one, for so many rounds at most. On a machine that is busy with other
 /// work, or has one processor, calls that never wait meet seldom: then few have to do, after more rounds.
 const ENOUGH: [(usize, usize); 2] = [(1_500, 200), (300, 400)];
+/// How long it goes on, with more than the least of rounds or for the first two calls that meet.
+const LONGEST: Duration = Duration::from_secs(20);
+/// How long tasks are patient with each other, on a machine where so few of their calls have met.
+const PATIENT: (usize, Duration) = (30, Duration::from_secs(8));
 /// On how many handles.
 const HANDLES: usize = 4;
 
 /// Whatever is asked about one key at once, by tasks on different handles, is answered and kept as if one call came
 /// after another.
 pub async fn calls_on_one_key_at_once_are_answered_as_if_one_came_after_another(harness: &Harness) {
-    play(harness, Kind { clock_moves: false, drops: false }).await;
+    let check = "calls_on_one_key_at_once_are_answered_as_if_one_came_after_another";
+    play(harness, check, Kind { clock_moves: false, drops: false }).await;
 }
 
 /// The same while the clock moves to where leases and retentions end, and the store is swept.
 pub async fn calls_on_one_key_while_leases_end_are_answered_as_if_one_came_after_another(harness: &Harness) {
-    play(harness, Kind { clock_moves: true, drops: false }).await;
+    let check = "calls_on_one_key_while_leases_end_are_answered_as_if_one_came_after_another";
+    play(harness, check, Kind { clock_moves: true, drops: false }).await;
 }
 
 /// The same where some calls are dropped before they have ended: each of them has happened once, perhaps late, or not.
 pub async fn calls_on_one_key_beside_dropped_ones_are_answered_as_if_one_came_after_another(harness: &Harness) {
-    play(harness, Kind { clock_moves: false, drops: true }).await;
+    let check = "calls_on_one_key_beside_dropped_ones_are_answered_as_if_one_came_after_another";
+    play(harness, check, Kind { clock_moves: false, drops: true }).await;
 }
 
-async fn play(harness: &Harness, kind: Kind) {
+async fn play(harness: &Harness, check: &str, kind: Kind) {
     let world = World::new(harness).await;
     let handles = warmed_handles(&world, HANDLES).await;
     let set = setting("IDEM_CONFORMANCE_SEED");
     let first = rng::fresh_seed();
-    let mut total = Total::default();
+    let (mut total, begun) = (Total::default(), Instant::now());
     for round in 0.. {
-        if round >= ROUNDS && ENOUGH.iter().all(|(met, rounds)| total.met >= *met || round >= *rounds) {
+        let is_enough = ENOUGH.iter().all(|(met, rounds)| total.met >= *met || round >= *rounds);
+        if round >= ROUNDS && ((is_enough && total.met > 0) || begun.elapsed() > LONGEST) {
             break;
         }
+        let is_patient = total.met < PATIENT.0 && begun.elapsed() < PATIENT.1;
         let seed = set.unwrap_or_else(|| first.wrapping_add(round as u64));
         harness.notes().note_seed(seed);
-        for history in round::play(&world, &handles, kind, (round, seed)).await {
+        for history in round::play(&world, &handles, (kind, is_patient), (round, seed)).await {
             total.add(&history);
             match search::search(&history, |_| Part::Full) {
                 Found::Order => {}
@@ -77,6 +88,10 @@ async fn play(harness: &Harness, kind: Kind) {
                 Found::None(_) => panic!("{}", finding(&history, seed, round)),
             }
         }
+    }
+    if total.met == 0 {
+        let what = "calls that meet, on a machine with one processor or too much other work: run it again";
+        return harness.notes().note_not_seen(check, what);
     }
     total.assert_that_it_proves_something();
 }
@@ -113,10 +128,6 @@ impl Total {
     }
 
     fn assert_that_it_proves_something(&self) {
-        assert!(
-            self.met > 0,
-            "No two calls were in flight at the same moment, so this run proves nothing: run it again"
-        );
         assert!(
             self.failed * 10 <= self.calls,
             "The store was unavailable for {} of {} calls, where nothing kept it from answering",

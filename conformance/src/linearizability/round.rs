@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use idem_core::{Answer, Fenced, Owner, Store, StoreError};
@@ -26,6 +27,8 @@ use crate::{concurrency::value, faulty::drop_after, rng::Rng, world::World};
 const KEYS: usize = 3;
 /// The names of the tasks on one key; a round has all of them, or one or two less.
 const TASKS: [&str; 5] = ["A", "B", "C", "D", "E"];
+/// How long a patient task waits for another one on a machine that is busy with other work.
+const PATIENCE: Duration = Duration::from_millis(3);
 /// How many calls a task makes.
 const STEPS: usize = 6;
 
@@ -42,7 +45,7 @@ pub(super) struct Kind {
 pub(super) async fn play(
     world: &World<'_>,
     handles: &[Arc<dyn Store>],
-    kind: Kind,
+    (kind, is_patient): (Kind, bool),
     (number, seed): (usize, u64),
 ) -> Vec<History> {
     let mut rng = Rng::from_seed(seed);
@@ -66,7 +69,7 @@ pub(super) async fn play(
     }
     watch.read().await;
 
-    let plan = Plan { kind, is_in_step: rng.chance(75) };
+    let plan = Plan { kind, is_in_step: rng.chance(75), is_patient };
     let tasks = TASKS.len() - rng.below(3);
     let meeting = Arc::new(Meeting::new(KEYS * tasks + usize::from(kind.clock_moves)));
     let sweeper = kind.clock_moves.then(|| tokio::spawn(sweep(Arc::clone(&handles[0]), Arc::clone(&meeting))));
@@ -155,7 +158,7 @@ impl Watch<'_> {
         self.note(begun, now);
     }
 
-    async fn advance(&mut self, by: std::time::Duration) {
+    async fn advance(&mut self, by: Duration) {
         if !self.world.harness.is_frozen() {
             self.read().await;
         }
@@ -182,6 +185,8 @@ struct Plan {
     kind: Kind,
     /// Whether the tasks of a key wait for one another before each call, so that calls which never wait meet too.
     is_in_step: bool,
+    /// Whether they wait for as long as it takes a busy machine to let another thread run.
+    is_patient: bool,
 }
 
 /// Where the tasks of a round start together, and how far they have come.
@@ -200,7 +205,7 @@ impl Meeting {
     async fn wait_for(&self, calls: usize, running: &[(usize, JoinHandle<Vec<Call>>)]) {
         while self.made.load(Ordering::SeqCst) < calls && !running.iter().all(|(_, task)| task.is_finished()) {
             // A task that panics tells nobody.
-            let _ = tokio::time::timeout(std::time::Duration::from_millis(100), self.progress.notified()).await;
+            let _ = tokio::time::timeout(Duration::from_millis(100), self.progress.notified()).await;
         }
     }
 }
@@ -222,7 +227,7 @@ impl Player {
         for step in 0..STEPS {
             if is_in_step {
                 // Who has waited in vain has the processors against it.
-                is_in_step = meet(&self.steps[step], self.tasks) && plan.is_in_step;
+                is_in_step = meet(&self.steps[step], self.tasks, plan.is_patient) && plan.is_in_step;
             }
             let polls = match plan.kind.drops && self.chooser.rng().chance(30) {
                 true => 1 + self.chooser.rng().below(8),
@@ -265,7 +270,7 @@ impl Player {
 
 /// Lets the first one wait a moment for a second one on another thread, the third for a fourth, and so on, so that
 /// calls which never wait for anything meet too. False if nobody came.
-fn meet(arrived: &AtomicUsize, tasks: usize) -> bool {
+fn meet(arrived: &AtomicUsize, tasks: usize, is_patient: bool) -> bool {
     let place = arrived.fetch_add(1, Ordering::SeqCst);
     if place % 2 == 1 || place + 1 == tasks {
         return true;
@@ -280,6 +285,14 @@ fn meet(arrived: &AtomicUsize, tasks: usize) -> bool {
         } else {
             std::hint::spin_loop();
         }
+    }
+    // Without giving it up at all: where many share the processors, the second one comes on another one, or not.
+    let begun = Instant::now();
+    while is_patient && begun.elapsed() < PATIENCE {
+        if arrived.load(Ordering::SeqCst) > place + 1 {
+            return true;
+        }
+        std::hint::spin_loop();
     }
     false
 }

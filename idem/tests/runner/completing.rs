@@ -17,6 +17,9 @@ use crate::place::{
     Ended, LEASE, LIMIT, Place, answering, assert_ran, assert_replays, counting, eventually, never, record, request,
 };
 
+/// How long a client waits where its response can't be stored.
+const SOON: Duration = Duration::from_millis(200);
+
 async fn is_done(runner: &Idempotency, name: &str) -> bool {
     record(runner, name).await.is_some_and(|record| matches!(record.state, State::Done(_)))
 }
@@ -25,7 +28,7 @@ async fn is_done(runner: &Idempotency, name: &str) -> bool {
 pub(crate) async fn while_a_completion_can_not_be_stored_the_client_has_its_answer_and_the_key_is_never_freed(
     place: Place,
 ) {
-    let (runner, faults) = place.runner(|builder| builder).await;
+    let (runner, faults) = place.runner(|builder| builder.completion_patience(SOON)).await;
     let (other, _) = place.runner(|builder| builder).await;
     faults.arm_times(Fault::Fail(StoreErrorKind::Unavailable), Operation::Complete, 0, u64::MAX);
     let outcome: Ended = runner.run(request("k"), answering(201)).await;
@@ -45,7 +48,7 @@ pub(crate) async fn while_a_completion_can_not_be_stored_the_client_has_its_answ
 
 // case 001
 pub(crate) async fn a_completion_that_arrives_after_a_takeover_overwrites_nothing(place: Place) {
-    let (runner, faults) = place.runner(|builder| builder).await;
+    let (runner, faults) = place.runner(|builder| builder.completion_patience(SOON)).await;
     let (other, _) = place.runner(|builder| builder).await;
     // One is on its way somewhere, and what is sent after it is lost.
     faults.arm(Fault::Late, Operation::Complete);

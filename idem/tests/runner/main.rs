@@ -1,6 +1,6 @@
 //! What the runner promises, on every store: one list of scenarios, each played on memory, SQLite, PostgreSQL and Redis.
 
-#![cfg(all(feature = "memory", feature = "sqlite", feature = "postgres", feature = "redis"))]
+#![cfg(all(feature = "memory", feature = "sqlite", feature = "postgres", feature = "redis", feature = "seal"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod completing;
@@ -10,6 +10,7 @@ mod lapsing;
 mod many;
 mod outages;
 mod place;
+mod sealing;
 mod settling;
 mod steps;
 mod stopping;
@@ -49,6 +50,7 @@ macro_rules! on {
             lapsing::a_handler_that_panics_gives_its_key_back_and_the_next_is_a_repeat,
             lapsing::a_key_that_kills_its_process_each_time_is_unknown_at_the_lapse_limit,
             many::many_keys_and_then_all_of_them_again_run_once_each_and_leave_nothing_behind,
+            sealing::what_the_store_keeps_of_answers_and_steps_is_sealed_and_every_process_with_the_key_opens_it,
             settling::a_refused_request_may_be_corrected_and_a_preset_keeps_everything,
             settling::a_response_that_is_not_retained_spends_its_key,
             settling::running_unprotected_is_an_explicit_choice_and_counted,

@@ -15,7 +15,7 @@ use idem::{
 use test_servers::{PrivatePostgres, PrivateRedis, Proxy, RedisSettings, Settings};
 use tokio::{task::JoinSet, time::sleep};
 
-use crate::place::{LIMIT, never, request};
+use crate::place::{LIMIT, eventually, never, request};
 
 /// Short, since what an outage cut off is waited for for that long.
 const LEASE: Duration = Duration::from_secs(1);
@@ -81,11 +81,14 @@ impl Server {
         }
     }
 
+    /// A store that gives up soon, once it is there.
     async fn open(&self, url: &str) -> Arc<dyn Store> {
-        match self {
-            Self::Postgres(_) => Arc::new(PostgresStore::builder(url).timeout(STORE_TIMEOUT).connect().await.unwrap()),
-            Self::Redis(_) => Arc::new(RedisStore::builder(url).timeout(STORE_TIMEOUT).connect().await.unwrap()),
-        }
+        let store: Arc<dyn Store> = match self {
+            Self::Postgres(_) => Arc::new(PostgresStore::builder(url).timeout(STORE_TIMEOUT).build().unwrap()),
+            Self::Redis(_) => Arc::new(RedisStore::builder(url).timeout(STORE_TIMEOUT).build().unwrap()),
+        };
+        eventually("it is there", || async { store.check().await.is_ok() }).await;
+        store
     }
 }
 

@@ -94,6 +94,7 @@ impl Place {
     pub(crate) async fn runner(&self, set: impl FnOnce(Builder) -> Builder) -> (Idempotency, Faults) {
         let (store, faults) = Faulty::wrap(self.open().await);
         let builder = Idempotency::builder(store).lease(LEASE).store_timeout(STORE_TIMEOUT);
+        let builder = builder.completion_patience(STORE_TIMEOUT);
         (set(builder).build().unwrap(), faults)
     }
 }

@@ -241,7 +241,7 @@ fn the_history_of_a_real_round_has_an_order_and_a_wrong_answer_in_it_is_found() 
         let mut wrong = 0;
         for round in 0..20 {
             let kind = Kind { clock_moves: round % 2 == 0, drops: false };
-            for mut history in round::play(&world, &handles, kind, (round, 7 + round as u64)).await {
+            for mut history in round::play(&world, &handles, (kind, false), (round, 7 + round as u64)).await {
                 assert!(matches!(search::search(&history, |_| Part::Full), Found::Order));
                 // The last read says that nothing is there, or that something is.
                 let last = history.calls.iter_mut().max_by_key(|call| call.invoked).unwrap();
@@ -287,7 +287,7 @@ fn rounds_reach_every_answer_of_every_operation_and_drop_some() {
         let mut moves = 0;
         for round in 0..ROUNDS {
             let kind = Kind { clock_moves: true, drops: true };
-            for history in round::play(&world, &handles, kind, (round, round as u64)).await {
+            for history in round::play(&world, &handles, (kind, false), (round, round as u64)).await {
                 for call in &history.calls {
                     let (operation, end) = (format!("{:?}", call.operation), format!("{:?}", call.end));
                     missing.retain(|(name, answer)| !(operation.starts_with(name) && end.contains(answer)));
@@ -308,7 +308,7 @@ fn one_seed_is_one_plan() {
             let world = World::new(harness).await;
             let handles = warmed_handles(&world, HANDLES).await;
             let kind = Kind { clock_moves: false, drops: false };
-            for history in round::play(&world, &handles, kind, (0, seed)).await {
+            for history in round::play(&world, &handles, (kind, false), (0, seed)).await {
                 let first = history.calls.iter().filter(|call| call.task == "start");
                 sender.send(first.map(|call| format!("{:?}", call.operation)).collect::<Vec<_>>()).unwrap();
             }

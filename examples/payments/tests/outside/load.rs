@@ -1,4 +1,5 @@
-//! Clients that pay and retry at two servers, while these or their database are killed, or told to end, again and again.
+//! Clients that pay and retry at two servers, while these or their database are killed, paused or told
+//! to end, again and again.
 //!
 //! Under `./scripts/test --full` it is much longer.
 
@@ -96,6 +97,33 @@ async fn a_redis_restarted_under_load_leaves_one_charge_one_row_and_one_answer_f
         // It starts so fast that nobody would notice.
         clients.broken_off_again().await;
         aside(move || started.start_again()).await;
+    })
+    .await;
+}
+
+// case 069
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_paused_under_load_leaves_one_charge_one_row_and_one_answer_for_each_key() {
+    let size = Size::of(Size { keys: 150, kills: 2 }, Size { keys: 1_200, kills: 10 });
+    let (database, redis) = (PrivatePostgres::start(Settings::new()), PrivateRedis::start(RedisSettings::new()));
+    let database = Arc::new(database);
+    let place = Place::at(database.create_database("payments", &[]));
+    let run = Run { place: &place, size, trouble: Trouble::Outages };
+    run.play(async |_, _: &Process, clients: &Clients| {
+        let (paused, resumed) = (Arc::clone(&database), Arc::clone(&database));
+        aside(move || paused.pause()).await;
+        clients.broken_off_again().await;
+        aside(move || resumed.resume()).await;
+    })
+    .await;
+    let place = Place::of_records(&redis.url());
+    let redis = Arc::new(redis);
+    let run = Run { place: &place, size, trouble: Trouble::Outages };
+    run.play(async |_, _: &Process, clients: &Clients| {
+        let (paused, resumed) = (Arc::clone(&redis), Arc::clone(&redis));
+        aside(move || paused.pause()).await;
+        clients.broken_off_again().await;
+        aside(move || resumed.resume()).await;
     })
     .await;
 }
