@@ -56,7 +56,7 @@ pub async fn what_was_answered_is_there_after_a_restart(harness: &Harness) {
     if !harness.is_durable() {
         return harness.notes().note_not_claimed(
             "what_was_answered_is_there_after_a_restart",
-            "records survive a restart",
+            crate::harness::DURABLE,
             "durable",
         );
     }
@@ -80,7 +80,7 @@ pub async fn a_restart_right_after_an_answer_undoes_nothing(harness: &Harness) {
     if !harness.is_durable() {
         return harness.notes().note_not_claimed(
             "a_restart_right_after_an_answer_undoes_nothing",
-            "records survive a restart",
+            crate::harness::DURABLE,
             "durable",
         );
     }
@@ -138,11 +138,7 @@ pub async fn a_restart_right_after_an_answer_undoes_nothing(harness: &Harness) {
 // case 041
 pub async fn a_lease_goes_on_over_a_restart(harness: &Harness) {
     if !harness.is_durable() {
-        return harness.notes().note_not_claimed(
-            "a_lease_goes_on_over_a_restart",
-            "records survive a restart",
-            "durable",
-        );
+        return harness.notes().note_not_claimed("a_lease_goes_on_over_a_restart", crate::harness::DURABLE, "durable");
     }
     let mut world = World::new(harness).await;
     let (tenant, key) = (scope("tenant"), key("k"));

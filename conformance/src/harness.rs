@@ -12,6 +12,11 @@ use idem_core::{Store, Timestamp};
 
 use crate::{Capability, Place, Transactions, notes::Notes, processes::Others};
 
+// The names of capabilities, the same in all that the suite says.
+pub(crate) const DURABLE: &str = "durable";
+pub(crate) const SHARED: &str = "shared between processes";
+pub(crate) const TRANSACTIONAL: &str = "transactional completion";
+
 type Ends<T> = Pin<Box<dyn Future<Output = T>>>;
 type Open = dyn Fn(Place) -> Ends<Arc<dyn Store>> + Send + Sync;
 type Now = dyn Fn(Place) -> Ends<Timestamp> + Send + Sync;
@@ -166,9 +171,9 @@ impl Harness {
             (false, resolution) => format!("{resolution:?}"),
         };
         vec![
-            Capability { name: "durable", declared: claimed(self.durable) },
-            Capability { name: "shared between processes", declared: claimed(self.shared_between_processes.is_some()) },
-            Capability { name: "transactional completion", declared: claimed(self.transactions.is_some()) },
+            Capability { name: DURABLE, declared: claimed(self.durable) },
+            Capability { name: SHARED, declared: claimed(self.shared_between_processes.is_some()) },
+            Capability { name: TRANSACTIONAL, declared: claimed(self.transactions.is_some()) },
             Capability { name: "resolution of its clock", declared: resolution },
         ]
     }
@@ -196,8 +201,10 @@ impl Harness {
 
     /// How other processes that share the records are started, or what is missing for that.
     pub(crate) fn others(&self) -> Result<Others, &'static str> {
-        let environment = self.shared_between_processes.clone().ok_or("records shared between processes")?;
-        let test = self.test.ok_or("records shared between processes, by a report: the tests of suite! check it")?;
+        let environment = self.shared_between_processes.clone().ok_or(SHARED)?;
+        let test = self
+            .test
+            .ok_or("shared between processes (a report can't start itself again: the tests of suite! check it)")?;
         Ok(Others { test: test.to_owned(), environment })
     }
 

@@ -14,6 +14,8 @@ struct Noted {
     backend: Option<String>,
     seed: Option<u64>,
     not_claimed: Option<String>,
+    /// Whether nothing is printed, since a report says it.
+    is_quiet: bool,
 }
 
 impl Notes {
@@ -38,10 +40,22 @@ impl Notes {
 
     /// Past the capture of test output: a test that passed without checking anything must not look like one that did.
     fn note_unchecked(&self, capability: &str, why: String) {
-        self.noted().not_claimed.get_or_insert_with(|| capability.to_owned());
+        {
+            let mut noted = self.noted();
+            let before = noted.not_claimed.take();
+            noted.not_claimed = Some(before.map_or(capability.to_owned(), |other| format!("{other}, {capability}")));
+        }
+        if self.noted().is_quiet {
+            return;
+        }
         let line = format!("not claimed: {capability} ({why})\n");
         // Whether anybody can read it does not matter to the check.
         let _ = std::io::stdout().lock().write_all(line.as_bytes());
+    }
+
+    /// Prints nothing from now on.
+    pub(crate) fn be_quiet(&self) {
+        self.noted().is_quiet = true;
     }
 
     pub(crate) fn backend(&self) -> Option<String> {

@@ -134,6 +134,7 @@ use listed;
 
 fn checked(check: &Check, harness: Harness) -> (Checked, Option<String>) {
     let (notes, begun) = (harness.notes(), Instant::now());
+    notes.be_quiet();
     let ended = catch_unwind(AssertUnwindSafe(|| (check.run)(harness)));
     let verdict = match (ended, notes.not_claimed()) {
         (Err(panicked), _) => Verdict::Failed { finding: message(&*panicked) },

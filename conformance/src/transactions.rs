@@ -165,8 +165,8 @@ pub async fn racing_commits_and_takeovers_leave_as_many_rows_as_completions(harn
 pub async fn a_process_that_is_killed_leaves_the_row_and_the_completion_or_neither(harness: &Harness) {
     let check = "a_process_that_is_killed_leaves_the_row_and_the_completion_or_neither";
     // Also in the other processes that it starts.
-    let Some(others) = Others::of(harness, check).await else { return };
-    let Some(hook) = claimed_by(harness, check) else { return };
+    let (others, hook) = (Others::of(harness, check).await, claimed_by(harness, check));
+    let (Some(others), Some(hook)) = (others, hook) else { return };
     let world = World::new(harness).await;
     let told = killed_again_and_again(&others, &world, "pay").await;
     let begun = Instant::now();
@@ -201,7 +201,7 @@ fn completion(grant: &Grant) -> Completion {
 fn claimed_by<'a>(harness: &'a Harness, check: &str) -> Option<&'a dyn Transactions> {
     let hook = harness.transactional();
     if hook.is_none() {
-        harness.notes().note_not_claimed(check, "completion in the caller's transaction", "transactions");
+        harness.notes().note_not_claimed(check, crate::harness::TRANSACTIONAL, "transactions");
     }
     hook
 }

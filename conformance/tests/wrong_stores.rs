@@ -13,8 +13,8 @@ use std::{
 use bytes::Bytes;
 use common::{FileStore, Gap, Marks, Reference, Repeating, Right, Rules, Slot, Unfenced, Ways, apply, right_claim};
 use idem_conformance::{
-    Harness, agreement, cancellation, claims, concurrency, durability, expiry, fencing, fidelity, housekeeping,
-    linearizability, processes, run, transactions,
+    Harness, agreement, cancellation, claims, concurrency, durability, expiry, extremes, fencing, fidelity,
+    housekeeping, linearizability, processes, run, transactions,
 };
 use idem_core::{
     AttemptId, Body, Checkpoint, Checkpointed, Claim, ClaimRow, Fenced, Key, ManualClock, OnLapse, Origin, Owner,
@@ -866,6 +866,81 @@ impl Rules for CompletesAtExpiry {
 caught!(a_completion_at_the_instant_of_expiry_is_caught: Reference<CompletesAtExpiry>,
     by expiry::an_end_is_where_it_is_one_before_at_and_one_after,
     saying "at its end, must be answered Superseded");
+
+/// Counts attempts in a byte.
+#[derive(Default)]
+struct CountsInAByte;
+impl Rules for CountsInAByte {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        let row = right_claim(slot, claim, now)?;
+        let ClaimRow::Written(mut record) = row else { return Ok(row) };
+        record.number &= 0xff;
+        *slot = Some(record.clone());
+        Ok(ClaimRow::Written(record))
+    }
+}
+caught!(a_number_of_one_byte_is_caught: Reference<CountsInAByte>,
+    by extremes::numbers_and_lapses_are_counted_past_255,
+    saying "Attempts must be counted one by one");
+
+/// Keeps how long things last in 32 bits of milliseconds: 60 days become 10.
+#[derive(Default)]
+struct DurationsOf32Bits;
+impl Rules for DurationsOf32Bits {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        let keep = claim.retention();
+        let cut = |keep: Duration| Duration::from_millis(u64::try_from(keep.as_millis()).expect("short") & 0xffff_ffff);
+        let keep = Retention::new(cut(keep.standard())).with_held(cut(keep.held()));
+        right_claim(slot, &claim.clone().with_retention(keep), now)
+    }
+}
+caught!(a_duration_of_32_bits_is_caught: Reference<DurationsOf32Bits>,
+    by extremes::no_time_at_all_and_all_time_are_durations,
+    saying "A record must be kept for 60 days");
+
+/// Tells tokens apart by their first eight bytes.
+#[derive(Default)]
+struct HalfOfTheToken;
+impl Rules for HalfOfTheToken {
+    fn claim(&self, slot: &mut Slot, claim: &Claim, now: Timestamp) -> Result<ClaimRow, StoreError> {
+        let half = |token: Token| token.as_bytes()[..8].to_vec();
+        let token = slot.as_ref().map(|record| record.token).filter(|token| half(*token) == half(claim.token()));
+        let claim = Claim::new(
+            claim.scope().clone(),
+            claim.key().clone(),
+            token.unwrap_or(claim.token()),
+            claim.fingerprint().clone(),
+        );
+        right_claim(slot, &claim, now)
+    }
+}
+caught!(half_of_a_token_is_caught: Reference<HalfOfTheToken>,
+    by extremes::tokens_that_differ_in_one_byte_are_two,
+    saying "is a rival's, and must be Conflict");
+
+/// Has no room for trailers beside headers.
+#[derive(Default)]
+struct HeadersOrTrailers;
+impl Rules for HeadersOrTrailers {
+    fn complete(
+        &self,
+        slot: &mut Slot,
+        owner: &Owner,
+        response: &Response,
+        keep: Retention,
+        now: Timestamp,
+    ) -> Fenced<Response> {
+        let mut cut = Response::new(response.status()).with_kept(response.body().clone());
+        for (name, value) in response.headers() {
+            cut = cut.with_header(name.clone(), value.clone());
+        }
+        let cut = if response.headers().is_empty() { response.clone() } else { cut };
+        Right.complete(slot, owner, &cut, keep, now)
+    }
+}
+caught!(headers_or_trailers_are_caught: Reference<HeadersOrTrailers>,
+    by extremes::a_response_of_many_and_long_parts_is_replayed_whole,
+    saying "its trailers, in their order");
 
 /// Each of these is caught by the histories of what is asked at once, every time.
 mod no_order_explains {
