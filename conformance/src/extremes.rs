@@ -279,7 +279,7 @@ pub async fn opening_a_handle_and_checking_change_no_record(harness: &Harness) {
 /// A sweep that meets claims of the records that it removes leaves what is claimed: whoever was told that it owns a key
 /// finds its record.
 pub async fn a_sweep_that_meets_claims_of_expired_records_leaves_what_is_claimed(harness: &Harness) {
-    const ROUNDS: usize = 4;
+    const ROUNDS: usize = 6;
     const EXPIRED: usize = 300;
     let world = World::new(harness).await;
     let sweeper = world.open().await;

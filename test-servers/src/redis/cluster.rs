@@ -167,6 +167,7 @@ impl RedisCluster {
         if from.port() == to.port() {
             return;
         }
+        self.await_epoch();
         self.begin_to_move_slot_of(key, to);
         let slot = slot(key.as_bytes()).to_string();
         let id = |node: &PrivateRedis| node.command(&["CLUSTER", "MYID"]).text();
@@ -213,6 +214,15 @@ impl RedisCluster {
         self.wait_until("the nodes agree", || {
             let views: io::Result<Vec<_>> = self.answering().map(view).collect();
             views.is_ok_and(|views| !views.is_empty() && views.iter().all(|view| *view == views[0]))
+        });
+    }
+
+    /// Waits until all nodes know of the last change. A new owner that does not would take a slot in an epoch that is not the
+    /// newest, and word of the old owner that is still on its way would count for more, for ever.
+    fn await_epoch(&self) {
+        self.wait_until("the nodes know the newest epoch", || {
+            let epochs: io::Result<Vec<_>> = self.answering().map(newest_epoch).collect();
+            epochs.is_ok_and(|epochs| !epochs.is_empty() && epochs.iter().all(|epoch| *epoch == epochs[0]))
         });
     }
 
@@ -294,6 +304,13 @@ fn view(node: &PrivateRedis) -> io::Result<Vec<(i64, i64, i64)>> {
     let mut ranges: Vec<_> = slots.list().iter().map(range).collect();
     ranges.sort_unstable();
     Ok(ranges)
+}
+
+/// The newest epoch that a node has heard of.
+fn newest_epoch(node: &PrivateRedis) -> io::Result<String> {
+    let info = node.server().try_command(&["CLUSTER", "INFO"])?.text();
+    let epoch = info_value(&info, "cluster_current_epoch").map(str::to_owned);
+    epoch.ok_or_else(|| io::Error::other("the node tells no epoch"))
 }
 
 /// The epoch in which a node serves a slot, if it believes that it does and that the cluster is whole.
