@@ -441,7 +441,7 @@ pub async fn a_sound_store_passes_its_own_check(harness: &Harness) {
 type Waiting = tokio::task::JoinHandle<Option<idem_core::Record>>;
 
 /// A task that waits for the attempt of `grant`.
-fn waiting(store: &Arc<dyn Store>, grant: &Grant) -> Waiting {
+pub(crate) fn waiting(store: &Arc<dyn Store>, grant: &Grant) -> Waiting {
     let owner = grant.owner();
     waiting_for(store, owner.scope(), owner.key(), owner.attempt())
 }
@@ -452,7 +452,7 @@ fn waiting_for(store: &Arc<dyn Store>, scope: &Scope, key: &idem_core::Key, seen
 }
 
 /// What a wait found, which must be at once.
-async fn within(wait: Waiting, rule: &str) -> Option<idem_core::Record> {
+pub(crate) async fn within(wait: Waiting, rule: &str) -> Option<idem_core::Record> {
     match tokio::time::timeout(AT_ONCE, wait).await {
         Ok(Ok(found)) => found,
         Ok(Err(error)) => std::panic::resume_unwind(error.into_panic()),

@@ -264,6 +264,7 @@ mod shared;
 mod suite;
 mod transaction_hook;
 pub mod transactions;
+pub mod waits;
 mod world;
 
 #[cfg(test)]
