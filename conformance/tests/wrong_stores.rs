@@ -14,7 +14,7 @@ use bytes::Bytes;
 use common::{FileStore, Gap, Marks, Reference, Repeating, Right, Rules, Slot, Unfenced, Ways, apply, right_claim};
 use idem_conformance::{
     Harness, agreement, cancellation, claims, concurrency, durability, expiry, extremes, fencing, fidelity,
-    housekeeping, linearizability, processes, run, transactions,
+    housekeeping, linearizability, processes, run, transactions, waits,
 };
 use idem_core::{
     AttemptId, Body, Checkpoint, Checkpointed, Claim, ClaimRow, Fenced, Key, ManualClock, OnLapse, Origin, Owner,
@@ -941,6 +941,28 @@ impl Rules for HeadersOrTrailers {
 caught!(headers_or_trailers_are_caught: Reference<HeadersOrTrailers>,
     by extremes::a_response_of_many_and_long_parts_is_replayed_whole,
     saying "its trailers, in their order");
+
+/// A wait ends when the lease does, though its attempt goes on.
+#[derive(Default)]
+struct WaitsForTheLease;
+impl Rules for WaitsForTheLease {
+    fn is_waited_for(&self, record: &Record, now: Timestamp) -> bool {
+        !record.is_lapsed(now)
+    }
+}
+caught!(a_wait_that_a_lapse_ends_is_caught: Reference<WaitsForTheLease>,
+    by waits::a_wait_takes_the_time_that_it_was_told,
+    saying "must not end after");
+
+/// A wait looks at the record, and then asks to be woken: what happens in between it never hears of.
+#[derive(Default)]
+struct MissesWakeUps;
+impl Rules for MissesWakeUps {
+    const MISSES_WAKE_UPS: bool = true;
+}
+caught!(a_wait_that_misses_a_wake_up_is_caught: Reference<MissesWakeUps>,
+    by waits::waits_that_meet_a_completion_are_all_ended_by_it,
+    saying "A wait must be ended by the completion of the attempt");
 
 /// Each of these is caught by the histories of what is asked at once, every time.
 mod no_order_explains {

@@ -362,10 +362,18 @@ impl<R: Rules> Store for Reference<R> {
                 let mut notified = std::pin::pin!(notified);
                 notified.as_mut().enable();
                 match self.read(scope, key).await? {
-                    Some(Snapshot { record, .. }) if record.attempt() == seen && record.state == State::InProgress => {}
+                    Some(Snapshot { record, now })
+                        if record.attempt() == seen
+                            && record.state == State::InProgress
+                            && self.rules.is_waited_for(&record, now) => {}
                     other => return Ok(other),
                 }
-                notified.await;
+                if R::MISSES_WAKE_UPS {
+                    tokio::time::sleep(Duration::from_millis(1)).await; // on the way to where it is woken from
+                    self.kept.changed.notified().await;
+                } else {
+                    notified.await;
+                }
             }
         };
         match tokio::time::timeout(at_most, changed).await {

@@ -47,6 +47,8 @@ pub(crate) trait Rules: Default + Send + Sync + 'static {
     const LAZY: bool = false;
     /// Whether the sweep removes what it found expired without looking again.
     const SWEEPS_LATE: bool = false;
+    /// Whether a wait looks first, and then asks to be woken.
+    const MISSES_WAKE_UPS: bool = false;
     /// Whether a purge leaves what was written since it looked.
     const PURGES_WHAT_IT_SAW: bool = false;
     /// How often each operation lets others go first, before and after its step.
@@ -116,6 +118,12 @@ pub(crate) trait Rules: Default + Send + Sync + 'static {
 
     fn is_swept(&self, record: &Record, now: Timestamp) -> bool {
         !record.is_live(now)
+    }
+
+    /// Whether a wait for the attempt that is in progress on this record goes on.
+    fn is_waited_for(&self, record: &Record, now: Timestamp) -> bool {
+        let _ = (record, now);
+        true
     }
 
     /// In which order waiting records are listed.
