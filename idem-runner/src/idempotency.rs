@@ -1,6 +1,10 @@
 //! The runner.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    panic::{self, AssertUnwindSafe},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 use idem_core::{
@@ -14,14 +18,15 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, Span, field::Empty};
 
 use crate::{
-    Answered, Attempt, Builder, Claimed, Counters, OnConflict, Outcome, Reply, Request, Running, Seal, Settle,
+    Answered, Attempt, Builder, Claimed, Counters, OnConflict, Outcome, Reply, Request, Running, Settle, call,
+    claim::Granted,
     config::Settings,
     counters::Counting,
     detach::Detached,
     event::event,
     meter::{self, CLAIM_SECONDS, OPERATION_SECONDS},
     renew::{Renewal, Renewer},
-    seal::SealedStore,
+    seal::{SealedStore, Sealing},
     settle::{Ending, OwnCommit, Persisted},
     sweep::Sweeper,
     wait::Waits,
@@ -55,13 +60,15 @@ impl Idempotency {
         Builder::new(store)
     }
 
-    pub(crate) fn new(store: Arc<dyn Store>, seal: Option<Arc<dyn Seal>>, settings: Settings) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, seal: Option<Sealing>, settings: Settings) -> Self {
+        let counting = Arc::new(Counting::new(store.backend()));
+        // It has nothing to do with what is sealed.
+        let renewer = Renewer::new(Arc::clone(&store), settings.lease, Arc::clone(&counting));
         let sealed = seal.map(|seal| Arc::new(SealedStore::new(Arc::clone(&store), seal)));
         let store = sealed.clone().map_or(store, |sealed| sealed as Arc<dyn Store>);
         meter::describe();
-        let counting = Arc::new(Counting::new(store.backend()));
         Self(Arc::new(Inner {
-            renewer: Renewer::new(Arc::clone(&store), settings.lease, Arc::clone(&counting)),
+            renewer,
             sweeper: Sweeper::default(),
             waits: Waits::new(settings.max_waiters, Arc::clone(&counting)),
             store,
@@ -137,7 +144,8 @@ impl Idempotency {
     }
 
     /// Stops claiming, for good, and waits until everything that was claimed is settled, for `limit` at most. True if it
-    /// all ended in time; what did not is left to its leases. It may be called again, to wait longer.
+    /// all ended in time; what did not is left to its leases. It may be called again, to wait longer. Outside a Tokio runtime
+    /// it does not wait.
     ///
     /// # Cancellation safety
     ///
@@ -145,7 +153,10 @@ impl Idempotency {
     pub async fn shutdown(&self, limit: Duration) -> bool {
         self.0.closing.cancel();
         self.0.tracker.close();
-        let ended = time::timeout(limit, self.0.tracker.wait()).await.is_ok();
+        let ended = match Handle::try_current() {
+            Ok(_) => time::timeout(limit, self.0.tracker.wait()).await.is_ok(),
+            Err(_) => self.0.tracker.is_empty(),
+        };
         if !ended {
             event!(
                 WARN,
@@ -160,6 +171,11 @@ impl Idempotency {
     /// How long a record stays: the window in which a retry is answered from it.
     pub fn retention(&self) -> Retention {
         self.0.settings.retention
+    }
+
+    /// What happens to a key whose attempt ended silently, failed or panicked.
+    pub fn on_lapse(&self) -> OnLapse {
+        self.0.settings.on_lapse
     }
 
     /// How long an attempt may stay silent before another may take over.
@@ -200,6 +216,7 @@ impl Inner {
         };
         let begun = Instant::now();
         let ended = AssertUnwindSafe(async { operation(attempt.clone()).await }).catch_unwind().await;
+        attempt.mark_over();
         self.settle(attempt, renewal, ended.map_err(|_| ()), begun.elapsed()).await
     }
 
@@ -229,32 +246,41 @@ impl Inner {
         let begun = Instant::now();
         let claimed = self.claim(request, waiting.as_ref()).await;
         let word = match &claimed {
-            Ok(Some(grant)) if grant.origin() == Origin::Takeover => "taken_over",
+            Ok(Some(granted)) if granted.grant.origin() == Origin::Takeover => "taken_over",
             Ok(Some(_)) => "claimed",
             Ok(None) => "unprotected",
             Err(answered) => answered.word(),
         };
         self.counting.seconds(CLAIM_SECONDS, word, begun.elapsed());
         note("claim", word);
-        let Some(grant) = claimed? else {
+        let Some(Granted { grant, asked }) = claimed? else {
             self.counting.unprotected.one();
             event!(WARN, "unprotected", "the store is unavailable: the operation runs unprotected");
             return Ok((Attempt::unprotected(scope, key), None));
         };
         note("attempt", grant.number());
-        self.confirm_under_hold(&grant).await?;
+        let leased = self.confirm(&grant, asked).await?;
         let attempt = Attempt::protected(&grant, Arc::clone(self));
-        let renewal = self.renewer.register(&attempt, self.settings.max_run).await;
+        let renewal = self.renewer.register(&attempt, leased, self.settings.max_run).await;
         Ok((attempt, Some(renewal)))
     }
 
-    /// Under hold an attempt says that it starts before it does: what lapses without having said so did nothing.
-    async fn confirm_under_hold(self: &Arc<Self>, grant: &Grant) -> Result<(), Answered> {
-        if self.settings.on_lapse != OnLapse::Hold {
-            return Ok(());
+    /// Renews the lease before the operation starts, where that is needed, and gives when the lease began at the
+    /// earliest.
+    ///
+    /// Under hold an attempt says that it starts before it does: what lapses without having said so did nothing. And a
+    /// claim that was answered so late that a renewal is due may have been lost to another attempt on its way.
+    async fn confirm(self: &Arc<Self>, grant: &Grant, asked: Instant) -> Result<Instant, Answered> {
+        if self.settings.on_lapse != OnLapse::Hold && asked.elapsed() < self.renewer.interval() {
+            return Ok(asked);
         }
-        match self.repeated("renew", || self.store.renew(grant.owner(), self.settings.lease)).await {
-            Ok(Fenced::Written(())) => Ok(()),
+        let mut asked = asked;
+        let renew = || {
+            asked = Instant::now();
+            self.store.renew(grant.owner(), self.settings.lease)
+        };
+        match self.repeated("renew", renew).await {
+            Ok(Fenced::Written(())) => Ok(asked),
             Ok(Fenced::Superseded) => {
                 self.counting.superseded.one();
                 Err(Answered::Superseded)
@@ -273,15 +299,25 @@ impl Inner {
         ended: Result<Result<T, E>, ()>,
         took: Duration,
     ) -> Outcome<T, E> {
-        let ending = match &ended {
-            Ok(Ok(reply)) => match self.settings.settle.of(reply.settles_as()) {
-                Settle::Complete => Ending::Complete(self.retained(&attempt, reply.response())),
+        // What a reply says of itself is the service's code too.
+        let says = |reply: &T| panic::catch_unwind(AssertUnwindSafe(|| (reply.settles_as(), reply.response())));
+        let (ended, said) = match ended {
+            Ok(Ok(reply)) => match says(&reply) {
+                Ok(said) => (Ok(Ok(reply)), Some(said)),
+                Err(_) => (Err(()), None),
+            },
+            other => (other, None),
+        };
+        let ending = match said {
+            Some((status, response)) => match self.settings.settle.of(status) {
+                Settle::Complete => Ending::Complete(self.retained(&attempt, response)),
                 Settle::Release => self.passing(),
                 Settle::Forget => Ending::Forget,
             },
-            Ok(Err(_)) => self.passing(),
-            Err(()) => {
-                event!(ERROR, "panicked", ?attempt, "the operation panicked");
+            None => {
+                if ended.is_err() {
+                    event!(ERROR, "panicked", ?attempt, "the operation panicked");
+                }
                 self.passing()
             }
         };
@@ -299,10 +335,13 @@ impl Inner {
         {
             return self.settle_committed(attempt, renewal, ended, response).await;
         }
+        let is_to_give_back = response.is_none();
         match self.persist(&attempt, ending, renewal).await {
-            Persisted::Completed(recorded) if response.as_ref() != Some(&recorded) => Outcome::Recorded(recorded),
+            Persisted::Completed(recorded) if !response.is_some_and(|given| is_answer(&attempt, &given, &recorded)) => {
+                Outcome::Recorded(recorded)
+            }
             Persisted::Completed(_) | Persisted::GivenBack => unsettled(ended, true),
-            Persisted::Pending | Persisted::Failed => unsettled(ended, response.is_none()),
+            Persisted::Pending | Persisted::Failed => unsettled(ended, is_to_give_back),
             Persisted::Superseded => Outcome::Superseded,
         }
     }
@@ -318,7 +357,10 @@ impl Inner {
         match self.own_commit(&attempt).await {
             Ok(OwnCommit::Committed(recorded)) => {
                 self.note_completed(&recorded, "commit", renewal.lease_left());
-                if recorded == *response { unsettled(ended, true) } else { Outcome::Recorded(recorded) }
+                match is_answer(&attempt, response, &recorded) {
+                    true => unsettled(ended, true),
+                    false => Outcome::Recorded(recorded),
+                }
             }
             Ok(OwnCommit::RolledBack) => {
                 event!(
@@ -378,14 +420,8 @@ impl Inner {
         operation: &'static str,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let timeout = self.settings.store_timeout;
-        let result = match time::timeout(timeout, call).await {
-            Ok(result) => result,
-            Err(_) => {
-                let message = format!("it gave no answer within {timeout:?} (the setting store_timeout)");
-                Err(StoreError::new(StoreErrorKind::Unavailable, self.store.backend(), operation, message))
-            }
-        };
+        let (limit, name) = (self.settings.store_timeout, "the setting store_timeout");
+        let result = call::answer((self.store.backend(), operation), limit, name, call).await;
         if let Err(error) = &result {
             self.counting.store_error(operation, error);
         }
@@ -404,6 +440,13 @@ impl Inner {
             StoreError::new(StoreErrorKind::Configuration, self.store.backend(), operation, message).with_source(error)
         })
     }
+}
+
+/// Whether a client that gets the response which the attempt `given` gets what is recorded: also where that was committed
+/// without its body, because the body is a secret or could not be sealed.
+fn is_answer(attempt: &Attempt, given: &Response, recorded: &Response) -> bool {
+    let is_without_body = attempt.is_secret() || matches!(recorded.body(), Body::NotRetained(_));
+    given == recorded || attempt.used_transaction() && is_without_body && given.status() == recorded.status()
 }
 
 /// The outcome of an operation that has nothing recorded to say otherwise.

@@ -42,6 +42,7 @@
 //! runtime with its timer.
 
 mod attempt;
+mod call;
 mod claim;
 mod config;
 mod counters;

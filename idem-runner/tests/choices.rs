@@ -14,13 +14,14 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use idem_core::{
     Body, CommitError, Completion, Fenced, NotRetained, OnLapse, Resolve, Response, Retention, State, Store,
     StoreErrorKind, Token, Transaction,
 };
 use idem_runner::{
-    Answered, Attempt, Claimed, ConfigError, Idempotency, OnConflict, Outcome, Resolution, Resolved, Settled,
-    StepError, Sweep,
+    Answered, Attempt, Claimed, ConfigError, Idempotency, OnConflict, OnUnavailable, Outcome, Resolution, Resolved,
+    Settled, StepError, Sweep,
 };
 use support::{Ended, Fault, Faulty, LEASE, answering, eventually, request, world, world_with};
 use tokio::sync::Notify;
@@ -378,6 +379,113 @@ async fn a_step_that_is_asked_for_twice_at_once_is_done_once_whether_it_is_dropp
     assert_eq!(running.complete(Response::new(201)).await, Settled::Completed(Response::new(201)));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_step_whose_result_could_not_be_kept_is_not_done_again_by_its_own_attempt() {
+    let world = world();
+    let (store, done) = (world.store.clone(), Arc::new(AtomicUsize::new(0)));
+    let counting = Arc::clone(&done);
+    let operation = move |attempt: Attempt| async move {
+        let work = || async {
+            counting.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, &'static str>("ch_1".into())
+        };
+        store.plan("checkpoint", Fault::Refused(StoreErrorKind::Unavailable), usize::MAX);
+        assert!(matches!(attempt.step("charge", work).await, Err(StepError::Store(_))));
+        store.heal();
+        assert_eq!(attempt.step("charge", work).await.unwrap(), "ch_1");
+        Ok::<_, &'static str>(Response::new(503))
+    };
+    let _ = world.idempotency.run(request("k"), operation).await;
+    assert_eq!(done.load(Ordering::SeqCst), 1);
+    let kept = world.record("k").await.unwrap().checkpoints;
+    assert_eq!(kept.find("charge").unwrap(), "ch_1");
+}
+
+#[tokio::test]
+async fn a_task_that_goes_on_after_its_operation_begins_no_step() {
+    let world = world();
+    let (send, receive) = tokio::sync::oneshot::channel();
+    let operation = |attempt: Attempt| async move {
+        let _ = send.send(attempt);
+        Ok::<_, &'static str>(Response::new(201))
+    };
+    let _ = world.idempotency.run(request("k"), operation).await;
+    let attempt = receive.await.unwrap();
+    let late = attempt.step("charge", || async { panic!("it was done for nobody") }).await;
+    assert!(matches!(late, Err(StepError::<()>::Superseded)), "{late:?}");
+    assert_eq!(world.idempotency.counters().superseded, 0, "its key was not lost");
+}
+
+#[tokio::test]
+async fn a_step_after_a_commit_of_its_own_does_not_count_as_a_lost_key() {
+    let world = world();
+    let store = world.store.clone();
+    let operation = move |attempt: Attempt| async move {
+        let response = Response::new(201);
+        let _ = attempt.commit(FakeTransaction { store, commits: true }, response.clone()).await.unwrap();
+        let late = attempt.step("mail", || async { Ok::<_, ()>(Bytes::new()) }).await;
+        assert!(matches!(late, Err(StepError::Superseded)), "{late:?}");
+        Ok::<_, &'static str>(response)
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+    assert_eq!(world.idempotency.counters().superseded, 0);
+}
+
+// case 036
+#[tokio::test]
+async fn a_secret_that_was_committed_without_its_body_reaches_its_first_client_whole() {
+    for committed in [
+        Response::new(201).with_kept(Body::NotRetained(NotRetained::Secret)),
+        Response::new(201).with_header("location", "/tokens/1").with_kept(Body::NotRetained(NotRetained::Secret)),
+        Response::new(201).with_header("location", "/tokens/1"),
+    ] {
+        let world = world();
+        let (store, commits) = (world.store.clone(), committed.clone());
+        let operation = move |attempt: Attempt| async move {
+            attempt.do_not_retain();
+            let _ = attempt.commit(FakeTransaction { store, commits: true }, commits).await.unwrap();
+            Ok::<_, &'static str>(Response::new(201).with_body("top-secret"))
+        };
+        let outcome = world.idempotency.run(request("k"), operation).await;
+        let Outcome::Ran { reply, stored: true } = outcome else { panic!("{outcome:?}") };
+        assert_eq!(reply, Response::new(201).with_body("top-secret"));
+        let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
+        assert!(matches!(retry, Outcome::Replay { response, .. } if response == committed));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_panics_when_it_is_asked_what_it_says_is_a_panic_of_its_operation() {
+    struct Broken;
+    impl idem_runner::Reply for Broken {
+        fn response(&self) -> Response {
+            panic!("as planned")
+        }
+        fn settles_as(&self) -> u16 {
+            200
+        }
+    }
+    let world = world();
+    let outcome = world.idempotency.run(request("k"), |_| async { Ok::<_, ()>(Broken) }).await;
+    assert!(matches!(outcome, Outcome::Panicked));
+    assert_eq!(world.record("k").await.unwrap().state, State::Released);
+}
+
+// case 017
+#[tokio::test(start_paused = true)]
+async fn under_hold_a_key_whose_operation_could_not_be_started_is_given_back_when_the_store_is_there_again() {
+    let world = under_hold();
+    world.store.plan("renew", Fault::ReplyLost, usize::MAX);
+    world.store.plan("forget", Fault::Refused(StoreErrorKind::Unavailable), 5);
+    let outcome: Ended = world.idempotency.run(request("k"), |_| async { panic!("it must not run") }).await;
+    assert!(matches!(outcome, Outcome::Store(_)), "{outcome:?}");
+    world.store.heal();
+    world.advance(Duration::from_secs(6)).await;
+    let retry: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(retry, Outcome::Ran { stored: true, .. }), "{retry:?}");
+}
+
 #[tokio::test]
 async fn an_attempt_that_answers_with_what_it_committed_too_late_is_superseded_by_what_its_successor_recorded() {
     let world = Arc::new(world());
@@ -561,13 +669,18 @@ fn settings_that_can_not_be_are_errors_when_built() {
     let build = |set: fn(idem_runner::Builder) -> idem_runner::Builder| {
         set(Idempotency::builder(world.store.clone())).build().map(|_| ())
     };
-    let zero = |setting| Err(ConfigError::Zero { setting });
+    let zero = |setting| Err(ConfigError::TooShort { setting, value: Duration::ZERO });
     assert_eq!(build(|builder| builder.lease(Duration::ZERO)), zero("lease"));
     assert_eq!(build(|builder| builder.retention(Retention::new(Duration::ZERO))), zero("retention"));
     assert_eq!(build(|builder| builder.max_run(Duration::ZERO)), zero("max_run"));
     assert_eq!(build(|builder| builder.store_timeout(Duration::ZERO)), zero("store_timeout"));
     assert_eq!(build(|builder| builder.completion_limit(Duration::ZERO)), zero("completion_limit"));
     assert_eq!(build(|builder| builder.sweep(Sweep::Every(Duration::ZERO))), zero("sweep: every"));
+    let short = Duration::from_micros(999);
+    let error = ConfigError::TooShort { setting: "lease", value: short };
+    assert_eq!(Idempotency::builder(world.store.clone()).lease(short).build().map(|_| ()), Err(error));
+    let both = build(|builder| builder.on_lapse(OnLapse::Hold).on_unavailable(OnUnavailable::RunUnprotected));
+    assert_eq!(both, Err(ConfigError::HoldUnprotected));
     let wait = OnConflict::Wait { at_most: Duration::ZERO };
     assert_eq!(
         Idempotency::builder(world.store.clone()).on_conflict(wait).build().map(|_| ()),
@@ -593,6 +706,17 @@ async fn a_runner_that_is_dropped_leaves_no_task_behind() {
     assert!(metrics.num_alive_tasks() > 0);
     drop(world);
     eventually("every task ended", || async { metrics.num_alive_tasks() == 0 }).await;
+}
+
+#[test]
+fn outside_a_runtime_a_shutdown_says_whether_everything_has_ended_and_does_not_wait() {
+    let world = world();
+    assert_eq!(world.idempotency.shutdown(LEASE).now_or_never(), Some(true));
+    let world = support::world();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let running = runtime.block_on(world.idempotency.claim(request("k")));
+    assert_eq!(world.idempotency.shutdown(LEASE).now_or_never(), Some(false));
+    drop(running);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use std::{
 };
 
 use idem_core::{OnLapse, Response, StoreErrorKind};
-use idem_runner::{Claimed, Idempotency, OnConflict, Outcome, Settled};
+use idem_runner::{Claimed, Idempotency, OnConflict, OnUnavailable, Outcome, Settled};
 use support::{Ended, Fault, LEASE, World, answering, eventually, request, world_with};
 use tokio::{sync::Notify, task::JoinSet};
 
@@ -317,6 +317,29 @@ async fn a_store_whose_waits_fail_hang_or_panic_still_ends_the_waiting() {
         }
         assert_eq!(runs.load(Ordering::SeqCst), 0);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_an_attempt_does_not_run_unprotected_beside_it_when_the_store_goes_away() {
+    let world = world_with(|builder| {
+        builder.on_conflict(OnConflict::Wait { at_most: MINUTE }).on_unavailable(OnUnavailable::RunUnprotected)
+    });
+    let finish = Arc::new(Notify::new());
+    let first = world.spawn("k", &finish);
+    tokio::task::yield_now().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let mut waiters = spawn_waiters(&world.idempotency, 3, &runs);
+    a_moment().await;
+    for operation in ["claim", "wait", "renew"] {
+        world.store.plan(operation, Fault::Refused(StoreErrorKind::Unavailable), usize::MAX);
+    }
+    world.advance(MINUTE).await;
+    while let Some(outcome) = waiters.join_next().await {
+        assert!(matches!(outcome.unwrap(), Outcome::Store(_) | Outcome::Conflict { .. }));
+    }
+    assert_eq!((runs.load(Ordering::SeqCst), world.idempotency.counters().unprotected), (0, 0));
+    finish.notify_one();
+    assert!(matches!(first.await.unwrap(), Outcome::Ran { .. }));
 }
 
 #[tokio::test(start_paused = true)]
