@@ -264,8 +264,8 @@ impl Attempt {
     /// out whole; of a final one only its status is recorded, and a retry gets
     /// [`Outcome::Replay`](crate::Outcome::Replay) of a response that is [not retained](idem_core::Body::NotRetained).
     ///
-    /// It says nothing of what is [committed](Attempt::commit) in the operation's own transaction: give that a response
-    /// without its body.
+    /// Call it before a response is [committed](Attempt::commit) in the operation's own transaction: then it holds for that
+    /// too, and the first client gets what the operation answers.
     pub fn do_not_retain(&self) {
         self.progress().is_secret = true;
     }
@@ -286,7 +286,15 @@ impl Attempt {
     /// The runner gives the opened one to the client; elsewhere [`Attempt::opened`] does. If sealing fails the response is not
     /// retained.
     pub fn completion(&self, response: Response) -> Completion {
-        self.progress().committing = Some(response.clone());
+        let is_secret = {
+            let mut progress = self.progress();
+            progress.committing = Some(response.clone());
+            progress.is_secret
+        };
+        let response = match is_secret {
+            true => Response::new(response.status()).with_kept(Body::NotRetained(NotRetained::Secret)),
+            false => response,
+        };
         let kept = match self.sealed_store() {
             Some(store) => store.sealed_response(self.scope(), self.key(), &response).unwrap_or_else(|error| {
                 // What this transaction does must be done once, and what it says must not be stored in clear.

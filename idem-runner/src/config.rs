@@ -115,6 +115,9 @@ impl Builder {
     /// How long an attempt may stay silent before another may take over: the time for which a crash locks its key. The
     /// runner renews it while the operation runs, three times in a lease. 30 seconds by default.
     ///
+    /// After an outage of the store, leases of attempts that go on have lapsed. Their own service does not take them over, and
+    /// every other one that saw the outage gives them a third of the lease to renew. One that did not see it takes them over.
+    ///
     /// An operation that blocks its thread is renewed from another one of its runtime. Where it blocks all of them, nothing
     /// is renewed: after a lease another process may take over, the operation's outcome is then
     /// [`Outcome::Superseded`](crate::Outcome::Superseded), and the loss is counted. Use `spawn_blocking`.

@@ -25,6 +25,7 @@ use crate::{
     detach::Detached,
     event::event,
     meter::{self, CLAIM_SECONDS, OPERATION_SECONDS},
+    outage::Outages,
     renew::{Renewal, Renewer},
     seal::{SealedStore, Sealing},
     settle::{Ending, OwnCommit, Persisted},
@@ -48,6 +49,7 @@ pub(crate) struct Inner {
     /// Everything that was claimed and is not settled.
     pub(crate) tracker: TaskTracker,
     pub(crate) renewer: Arc<Renewer>,
+    pub(crate) outages: Arc<Outages>,
     sweeper: Sweeper,
     /// Cancelled when nothing may be claimed any more.
     pub(crate) closing: CancellationToken,
@@ -63,12 +65,14 @@ impl Idempotency {
     pub(crate) fn new(store: Arc<dyn Store>, seal: Option<Sealing>, settings: Settings) -> Self {
         let counting = Arc::new(Counting::new(store.backend()));
         // It has nothing to do with what is sealed.
-        let renewer = Renewer::new(Arc::clone(&store), settings.lease, Arc::clone(&counting));
+        let outages = Arc::new(Outages::new(settings.lease / 3));
+        let renewer = Renewer::new(Arc::clone(&store), settings.lease, Arc::clone(&counting), Arc::clone(&outages));
         let sealed = seal.map(|seal| Arc::new(SealedStore::new(Arc::clone(&store), seal)));
         let store = sealed.clone().map_or(store, |sealed| sealed as Arc<dyn Store>);
         meter::describe();
         Self(Arc::new(Inner {
             renewer,
+            outages,
             sweeper: Sweeper::default(),
             waits: Waits::new(settings.max_waiters, Arc::clone(&counting)),
             store,
@@ -422,6 +426,7 @@ impl Inner {
     ) -> Result<T, StoreError> {
         let (limit, name) = (self.settings.store_timeout, "the setting store_timeout");
         let result = call::answer((self.store.backend(), operation), limit, name, call).await;
+        self.outages.note(&result);
         if let Err(error) = &result {
             self.counting.store_error(operation, error);
         }

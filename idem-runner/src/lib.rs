@@ -51,6 +51,7 @@ mod event;
 mod idempotency;
 mod manual;
 mod meter;
+mod outage;
 mod outcome;
 mod policy;
 mod renew;

@@ -14,7 +14,7 @@ use tokio::{
     time::{self, Instant},
 };
 
-use crate::{Attempt, call, counters::Counting, event::event, meter::Gauge};
+use crate::{Attempt, call, counters::Counting, event::event, meter::Gauge, outage::Outages};
 
 /// Renewals of one runtime that are under way at once.
 const AT_ONCE: usize = 1024;
@@ -26,6 +26,7 @@ pub(crate) struct Renewer {
     store: Arc<dyn Store>,
     lease: Duration,
     counting: Arc<Counting>,
+    outages: Arc<Outages>,
     state: Mutex<State>,
 }
 
@@ -59,8 +60,13 @@ pub(crate) struct Renewal {
 }
 
 impl Renewer {
-    pub(crate) fn new(store: Arc<dyn Store>, lease: Duration, counting: Arc<Counting>) -> Arc<Self> {
-        Arc::new(Self { store, lease, counting, state: Mutex::default() })
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        lease: Duration,
+        counting: Arc<Counting>,
+        outages: Arc<Outages>,
+    ) -> Arc<Self> {
+        Arc::new(Self { store, lease, counting, outages, state: Mutex::default() })
     }
 
     /// Renews the attempt's lease, which began at `leased`, from now on, for `max_run` at most.
@@ -245,7 +251,10 @@ impl Renewer {
         operation: &'static str,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        call::answer((self.store.backend(), operation), self.lease / 6, "a sixth of the lease", call).await
+        let (limit, name) = (self.lease / 6, "a sixth of the lease");
+        let result = call::answer((self.store.backend(), operation), limit, name, call).await;
+        self.outages.note(&result);
+        result
     }
 
     /// How often it is looked what is due: a renewal that takes its whole time and fails leaves time for two more.

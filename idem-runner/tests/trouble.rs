@@ -178,6 +178,42 @@ async fn a_handler_whose_renewals_fail_is_not_taken_over_by_its_own_service_and_
     }
 }
 
+// cases 018, 076
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_owners_elsewhere_have_the_time_to_renew_and_the_dead_are_taken_over_all_the_same() {
+    let world = world();
+    let finish = Arc::new(Notify::new());
+    let running = world.spawn("alive", &finish);
+    tokio::task::yield_now().await;
+    let elsewhere = world.another(|builder| builder);
+    let Claimed::Run(dead) = elsewhere.claim(request("dead")).await else { panic!() };
+    drop(dead);
+    for operation in ["claim", "renew"] {
+        world.store.plan(operation, Fault::Hangs, FOR_EVER);
+    }
+    world.advance(LEASE).await;
+    let away: JoinHandle<Ended> = {
+        let elsewhere = elsewhere.clone();
+        tokio::spawn(async move { elsewhere.run(request("alive"), answering(500)).await })
+    };
+    tokio::task::yield_now().await;
+    world.advance(LEASE).await;
+    assert!(matches!(away.await.unwrap(), Outcome::Store(_)));
+    world.store.heal();
+    // At once, when nobody has renewed anything yet.
+    for key in ["alive", "dead"] {
+        let retry: Ended = elsewhere.run(request(key), |_| async { panic!("it took over") }).await;
+        assert!(matches!(retry, Outcome::Conflict { .. }), "{key}: {retry:?}");
+    }
+    world.advance(LEASE / 3).await;
+    let retry: Ended = elsewhere.run(request("alive"), |_| async { panic!("it took over") }).await;
+    assert!(matches!(retry, Outcome::Conflict { .. }), "{retry:?}");
+    let retry: Ended = elsewhere.run(request("dead"), answering(201)).await;
+    assert!(matches!(retry, Outcome::Ran { stored: true, .. }), "{retry:?}");
+    finish.notify_one();
+    assert!(matches!(running.await.unwrap(), Outcome::Ran { stored: true, .. }));
+}
+
 // case 018
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_is_answered_later_than_its_lease_runs_only_if_it_still_owns_its_key() {
