@@ -232,6 +232,45 @@ async fn a_commit_that_failed_is_written_in_the_layers_style_says_nothing_of_the
 }
 
 #[tokio::test]
+async fn a_handler_that_answers_with_what_was_not_committed_has_failed_and_its_retry_runs() {
+    let (setup, count) = (Setup::new(), Count::default());
+    let (store, runs) = (setup.store.clone(), count.clone());
+    let handler = move |attempt: CurrentAttempt| async move {
+        let run = runs.up();
+        store.completions_fail(run == 1);
+        let paid = Recorded::new(201).with_body(format!("paid in run {run}"));
+        let _ = attempt.commit(InTransaction(store), paid.clone()).await;
+        respond(&paid)
+    };
+    let app = setup.app(on_post(handler));
+    let failed = app.send(post("k", "{}")).await;
+    assert_eq!((failed.status, failed.header("retry-after")), (500, None));
+    failed.problem("operation-failed");
+    let second = app.send(post("k", "{}")).await;
+    assert_eq!((second.status, second.text(), second.is_replay()), (201, "paid in run 2", false));
+}
+
+#[tokio::test]
+async fn what_was_committed_without_its_body_is_answered_for_in_the_layers_style() {
+    let setup = Setup::new();
+    let store = setup.store.clone();
+    let layer = setup.layer().problem_base("https://errors.example/");
+    let app = setup.app_under(
+        layer,
+        on_post(move |attempt: CurrentAttempt| async move {
+            let nothing = Kept::NotRetained(NotRetained::TooLarge);
+            attempt.commit(InTransaction(store), Recorded::new(201).with_kept(nothing)).await?;
+            Ok::<_, CommitProblem>((StatusCode::BAD_GATEWAY, "failed after the commit"))
+        }),
+    );
+    for _ in 0..2 {
+        let answer = app.send(post("k", "{}")).await;
+        let problem = answer.problem("response-not-retained");
+        assert_eq!(problem["type"], "https://errors.example/response-not-retained");
+    }
+}
+
+#[tokio::test]
 async fn a_handler_that_needs_an_attempt_and_has_none_is_not_run() {
     let (setup, count) = (Setup::new(), Count::default());
     let app = setup.app(
