@@ -35,6 +35,8 @@ fn method_target_content_type_and_body_count() {
         ("POST", "/a?x=2", Some("text/plain"), "body", &["target"]),
         ("POST", "/a", Some("text/plain"), "body", &["target"]),
         ("POST", "/a?x=1", Some("text/html"), "body", &["content-type"]),
+        ("POST", "/a?x=1", Some("text/plain;charset=utf-16"), "body", &["content-type"]),
+        ("POST", "/a?x=1", Some("text/plain;boundary=x"), "body", &[]),
         ("POST", "/a?x=1", None, "body", &["content-type"]),
         ("POST", "/a?x=1", Some("text/plain"), "", &["body"]),
         ("DELETE", "/a/7", None, "", &["body", "content-type", "method", "target"]),
@@ -102,6 +104,24 @@ fn parts_of_ones_own_replace_all_others() {
     let stored = of(custom(), &parts("POST", "/orders/1", None), "x");
     assert!(stored.matches(&of(custom(), &parts("PATCH", "/orders/1?t=9", Some("text/plain")), "y")));
     assert_eq!(differing(&stored, &of(custom(), &parts("POST", "/orders/2", None), "x")), ["order"]);
+}
+
+// case 036
+#[test]
+fn parts_of_ones_own_are_keyed_too() {
+    let rule = Rule::Custom(Arc::new(|builder, _, body| builder.part("pin", body)));
+    let key = Some(FingerprintKey::new("new", &[7; 32]).unwrap());
+    let fingerprints = Fingerprints { rule, key, older: vec![None] };
+    let (current, older) = fingerprints.of(&parts("POST", "/", None), &Bytes::from_static(b"1234")).unwrap();
+    assert_eq!((current.key_id(), older[0].key_id()), (Some("new"), None));
+}
+
+#[test]
+fn of_two_lines_the_first_content_type_counts_as_it_does_for_handlers() {
+    let mut two = parts("POST", "/", Some("application/json"));
+    two.headers.append("content-type", "text/plain".parse().unwrap());
+    let one = parts("POST", "/", Some("application/json"));
+    assert!(of(Rule::Meaning, &two, "[1]").matches(&of(Rule::Meaning, &one, "[ 1.0 ]")));
 }
 
 // case 036

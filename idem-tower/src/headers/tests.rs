@@ -150,6 +150,24 @@ fn a_response_that_was_not_kept_is_never_an_empty_success() {
     assert_eq!(respond(&Recorded::new(201).with_kept(sealed)).status(), 409);
 }
 
+// case 095
+#[tokio::test]
+async fn framing_that_was_recorded_by_other_means_is_not_sent() {
+    let by_hand = Recorded::new(200)
+        .with_header("content-length", "2")
+        .with_header("transfer-encoding", "chunked")
+        .with_header("connection", "close")
+        .with_header("set-cookie", "a=1")
+        .with_trailer("content-length", "2")
+        .with_body("paid");
+    let sent = respond(&by_hand);
+    assert_eq!(sent.headers().keys().collect::<Vec<_>>(), ["set-cookie"]);
+    assert_eq!(sent.body().size_hint().exact(), Some(4));
+    assert_eq!(sent.into_body().collect().await.unwrap().trailers(), None);
+    // Beside no body it may be the length of what GET would send.
+    assert_eq!(respond(&Recorded::new(200).with_header("content-length", "42")).headers()["content-length"], "42");
+}
+
 #[test]
 fn what_http_can_not_send_does_not_panic() {
     for status in [0, 99, 1000, u16::MAX] {
