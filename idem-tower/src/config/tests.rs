@@ -44,6 +44,20 @@ fn headers_that_mean_something_else_can_not_hold_keys() {
 }
 
 #[test]
+fn the_mark_of_a_replay_can_not_take_the_place_of_a_header_that_means_something_else() {
+    let taken = "age allow cache-control etag expires grpc-status last-modified link location Retry-After server trailer \
+        vary access-control-allow-origin Content-Type set-cookie www-authenticate date x-request-id connection \
+        content-length transfer-encoding Idempotency-Stored Idempotency-Key";
+    for name in taken.split_whitespace() {
+        let error = refused(builder().replay_header(name));
+        assert_eq!(error, ConfigError::ReservedHeader { setting: "replay_header", name: name.into() });
+    }
+    for name in ["Idempotent-Replayed", "X-Replayed", "Original-Request"] {
+        assert!(builder().replay_header(name).build().is_ok(), "{name}");
+    }
+}
+
+#[test]
 fn a_base_of_problem_types_can_begin_a_uri() {
     for character in ["\"", "<", ">", "\\", "^", "`", "{", "|", "}", " ", "\n", "\u{7f}", "é"] {
         let base = format!("urn:{character}:");
