@@ -10,12 +10,12 @@ use http::{HeaderName, Method, Response, StatusCode, request::Parts};
 use idem_core::{FieldSelector, FingerprintBuilder, FingerprintKey, Scope};
 use idem_runner::Idempotency;
 
-use self::check::{check_keys, check_style, header_name, key_header};
+use self::check::{check_keys, check_style, header_name, key_header, replay_header};
 pub use self::error::ConfigError;
 use crate::{
     Body, Code, IdempotencyLayer, Mode,
     fingerprint::{Fingerprints, Rule},
-    headers::{HeaderRules, NOT_STORED, REPLAYED, is_framing},
+    headers::{HeaderRules, REPLAYED, is_framing},
     problem::ProblemStyle,
 };
 
@@ -264,7 +264,8 @@ impl Builder {
         self
     }
 
-    /// The header that marks a replay. `Idempotent-Replayed` by default; its value is `true`.
+    /// The header that marks a replay. `Idempotent-Replayed` by default; its value is `true`. It takes the place of the
+    /// response's own header of that name, so one that means something else can't be it.
     pub fn replay_header(mut self, name: &str) -> Self {
         self.marker = name.into();
         self
@@ -332,8 +333,8 @@ impl Builder {
     /// [`ConfigError`], naming the setting that can't work.
     pub fn build(self) -> Result<IdempotencyLayer, ConfigError> {
         let header = key_header(&self.header)?;
-        let marker = header_name("replay_header", &self.marker)?;
-        if marker == header || marker == NOT_STORED || is_framing(&marker) {
+        let marker = replay_header(&self.marker)?;
+        if marker == header {
             return Err(ConfigError::ReservedHeader { setting: "replay_header", name: self.marker });
         }
         for (setting, limit) in [("max_request_bytes", self.max_request), ("max_response_bytes", self.max_response)] {

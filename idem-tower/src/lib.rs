@@ -109,7 +109,8 @@
 //! Status, headers, body and trailers, in their order and byte for byte. Never stored, so that replays lack them:
 //!
 //! - framing and hop-by-hop headers, which the server makes anew for each response;
-//! - `Set-Cookie`, `WWW-Authenticate`, `Proxy-Authenticate`, `Authentication-Info`, `Proxy-Authentication-Info`;
+//! - `Set-Cookie` and `Set-Cookie2`, `WWW-Authenticate`, `Proxy-Authenticate`, `Authentication-Info`,
+//!   `Proxy-Authentication-Info`;
 //! - `Date`, and correlation ids: `X-Request-Id`, `Request-Id`, `X-Correlation-Id`, `Correlation-Id`, `X-Trace-Id`,
 //!   `traceparent`, `tracestate`;
 //! - rate limits: `RateLimit`, and all that begin with `RateLimit-`, `X-RateLimit-` or `X-Rate-Limit-`.

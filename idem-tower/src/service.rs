@@ -21,7 +21,7 @@ use crate::{
     config::Config,
     fingerprint::anonymous_scope,
     grpc,
-    headers::{NOT_STORED, respond_in},
+    headers::{NOT_STORED, is_framing, respond_in},
     parse_key,
     problem::Problem,
 };
@@ -270,7 +270,9 @@ impl Config {
                 }
                 return Ok(response);
             }
-            Outcome::Recorded(recorded) => return Ok(respond_in(&self.style, &recorded)),
+            Outcome::Recorded(recorded) => {
+                return Ok(respond_in(&self.style, &recorded, |name| !is_framing(name)));
+            }
             Outcome::Failed(error) => return Err(error),
             Outcome::Replay { response: recorded, stored_at } => return Ok(self.replay(&recorded, stored_at)),
             Outcome::Panicked | Outcome::RolledBack => Problem::operation_failed(),
@@ -291,9 +293,8 @@ impl Config {
         if !matches!(recorded.body(), Kept::Kept(_)) {
             return *self.problem(&Problem::not_retained());
         }
-        let mut response = respond_in(&self.style, recorded);
         // A handler that commits for itself records what it likes; what is never replayed is not replayed all the same.
-        self.rules.retain(response.headers_mut());
+        let mut response = respond_in(&self.style, recorded, |name| self.rules.allows(name));
         let marker = &self.rules.marker;
         response.headers_mut().insert(marker.clone(), HeaderValue::from_static("true"));
         self.expose(&mut response, marker);

@@ -3,7 +3,12 @@
 use http::{HeaderName, StatusCode};
 use idem_core::FingerprintKey;
 
-use crate::{ConfigError, fingerprint::Fingerprints, headers::is_framing, problem::ProblemStyle};
+use crate::{
+    ConfigError,
+    fingerprint::Fingerprints,
+    headers::{NOT_STORED, is_framing, is_passing},
+    problem::ProblemStyle,
+};
 
 pub(super) fn key_header(name: &str) -> Result<HeaderName, ConfigError> {
     let header = header_name("header", name)?;
@@ -14,6 +19,14 @@ pub(super) fn key_header(name: &str) -> Result<HeaderName, ConfigError> {
         return Err(ConfigError::ReservedHeader { setting: "header", name: header.as_str().into() });
     }
     Ok(header)
+}
+
+pub(super) fn replay_header(name: &str) -> Result<HeaderName, ConfigError> {
+    let marker = header_name("replay_header", name)?;
+    if is_taken_in_responses(marker.as_str()) || marker == NOT_STORED || is_framing(&marker) || is_passing(&marker) {
+        return Err(ConfigError::ReservedHeader { setting: "replay_header", name: name.into() });
+    }
+    Ok(marker)
 }
 
 pub(super) fn header_name(setting: &'static str, name: &str) -> Result<HeaderName, ConfigError> {
@@ -86,6 +99,26 @@ fn is_taken(name: &str) -> bool {
     ) || ["accept-", "access-control-", "content-", "if-", "proxy-", "sec-", "x-forwarded-"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
+}
+
+/// Headers that tell clients what an answer is, and where it is.
+fn is_taken_in_responses(name: &str) -> bool {
+    matches!(
+        name,
+        "age"
+            | "allow"
+            | "cache-control"
+            | "etag"
+            | "expires"
+            | "grpc-status"
+            | "last-modified"
+            | "link"
+            | "location"
+            | "retry-after"
+            | "server"
+            | "trailer"
+            | "vary"
+    ) || ["access-control-", "content-"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 pub(super) fn check_style(style: &ProblemStyle) -> Result<(), ConfigError> {

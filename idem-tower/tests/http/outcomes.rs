@@ -12,7 +12,7 @@ use axum::{
 use http::StatusCode;
 use idem_core::{OnLapse, State, StoreErrorKind};
 use idem_memory::MemoryStore;
-use idem_runner::{Attempt, Idempotency, OnConflict, OnUnavailable, Sweep};
+use idem_runner::{Attempt, Idempotency, OnConflict, OnUnavailable, SettlePolicy, Sweep};
 use idem_tower::{Code, IdempotencyLayer};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -320,6 +320,42 @@ async fn problems_are_written_with_the_chosen_base_and_statuses() {
     assert_eq!(refused.status, 409);
     let problem = refused.problem("idempotency-key-reused");
     assert_eq!(problem["type"], "https://errors.example/idempotency-key-reused");
+}
+
+// case 105
+#[tokio::test]
+async fn scripts_can_read_the_time_to_retry_where_there_is_one_and_no_other_problem_names_it() {
+    let setup = Setup::new();
+    let (count, started, go) = (Count::default(), Gate::new(), Gate::new());
+    let app = setup.app_under(setup.layer().expose_for_cors(true), waiting(&count, &started, &go));
+    let first = in_background(&app);
+    started.pass().await;
+    let conflict = app.send(post("k", "{}")).await;
+    conflict.problem("request-in-progress");
+    assert_eq!(conflict.header("access-control-expose-headers"), Some("retry-after"));
+    let reused = app.send(post("k", "[]")).await;
+    reused.problem("idempotency-key-reused");
+    assert_eq!(reused.header("access-control-expose-headers"), None);
+    go.open();
+    within(first).await.unwrap();
+}
+
+// case 102
+#[tokio::test]
+async fn a_failure_that_is_kept_is_replayed_as_the_problem_that_it_was() {
+    let setup = Setup::with(|builder| builder.settle(SettlePolicy::keep_everything()));
+    let count = Count::default();
+    let runs = count.clone();
+    let app = setup.app(on_post(move || async move {
+        runs.up();
+        Response::new(axum::body::Body::new(crate::support::Chunks::of(&["half"]).then_break_off()))
+    }));
+    let first = app.send(post("k", "{}")).await;
+    first.problem("operation-failed");
+    let mut again = app.send(post("k", "{}")).await;
+    assert!(again.is_replay());
+    again.headers.remove("idempotent-replayed");
+    assert_eq!((again, count.now()), (first, 1));
 }
 
 #[tokio::test]

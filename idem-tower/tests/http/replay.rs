@@ -177,7 +177,7 @@ fn endless() -> Body {
 // case 094
 #[tokio::test]
 async fn a_stream_that_is_followed_live_is_not_waited_for_and_its_retry_does_not_run() {
-    let event_stream = || ([("content-type", "Text/Event-Stream; charset=utf-8")], endless()).into_response();
+    let event_stream = || ([("content-type", "Text/Event-Stream ; charset=utf-8")], endless()).into_response();
     let marked = || (Extension(FollowedLive), endless()).into_response();
     let handlers: [fn() -> Response; 2] = [event_stream, marked];
     for handler in handlers {
@@ -259,6 +259,18 @@ async fn a_replay_is_marked_under_the_chosen_name_exposed_on_request_and_tells_s
     assert_eq!(again.header("access-control-expose-headers"), Some("x-replayed"));
 }
 
+// case 105
+#[tokio::test]
+async fn names_that_the_handler_lets_scripts_read_stay_readable_beside_the_mark() {
+    let setup = Setup::new();
+    let layer = setup.layer().expose_for_cors(true);
+    let app = setup.app_under(layer, on_post(|| async { ([("access-control-expose-headers", "etag")], "done") }));
+    app.send(post("k", "{}")).await;
+    let again = app.send(post("k", "{}")).await;
+    let exposed: Vec<_> = again.headers.get_all("access-control-expose-headers").into_iter().collect();
+    assert_eq!(exposed, ["etag", "idempotent-replayed"]);
+}
+
 #[tokio::test]
 async fn an_upstreams_mark_of_a_replay_is_not_recorded() {
     let app = post_of(|| ([("idempotent-replayed", "true"), ("idempotency-stored", "false")], "done").into_response());
@@ -296,6 +308,17 @@ async fn a_handler_can_say_through_its_attempt_too_that_its_answer_must_not_be_k
         attempt.do_not_retain();
         (StatusCode::CREATED, "s3cr3t")
     }));
+    assert_eq!(app.send(post("k", "{}")).await.text(), "s3cr3t");
+    app.send(post("k", "{}")).await.problem("response-not-retained");
+    assert!(!setup.record("k").await.encode().windows(6).any(|window| window == b"s3cr3t"));
+}
+
+// case 036
+#[tokio::test]
+async fn a_secret_is_not_recorded_by_way_of_the_hook_either() {
+    let setup = Setup::new();
+    let layer = setup.layer().redact(|_, recorded| recorded);
+    let app = setup.app_under(layer, on_post(|| async { (StatusCode::CREATED, Extension(DoNotStore), "s3cr3t") }));
     assert_eq!(app.send(post("k", "{}")).await.text(), "s3cr3t");
     app.send(post("k", "{}")).await.problem("response-not-retained");
     assert!(!setup.record("k").await.encode().windows(6).any(|window| window == b"s3cr3t"));

@@ -2,10 +2,10 @@
 
 use std::{
     convert::Infallible,
-    future::pending,
+    future::{Ready, pending, ready},
     pin::pin,
     sync::{Arc, atomic::Ordering},
-    task::{Context, Waker},
+    task::{Context, Poll, Waker},
 };
 
 use axum::{
@@ -20,7 +20,7 @@ use idem_runner::Attempt;
 use idem_tower::Body;
 use tokio::sync::Semaphore;
 use tower::{
-    Layer, ServiceBuilder, ServiceExt,
+    Layer, Service, ServiceBuilder, ServiceExt,
     limit::ConcurrencyLimitLayer,
     load_shed::{LoadShedLayer, error::Overloaded},
     service_fn,
@@ -215,6 +215,34 @@ async fn an_error_of_the_service_passes_and_releases_the_key() {
     assert_eq!(error.to_string(), "broken");
     let second = Answer::of(service.oneshot(authenticated("k")).await.unwrap()).await;
     assert_eq!((second.text(), second.is_replay()), ("done", false));
+}
+
+/// Is never ready, and says so with an error; called all the same, it answers.
+#[derive(Clone)]
+struct NeverReady;
+
+impl Service<http::Request<Body>> for NeverReady {
+    type Response = Response<Body>;
+    type Error = &'static str;
+    type Future = Ready<Result<Response<Body>, &'static str>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+        Poll::Ready(Err("never ready"))
+    }
+
+    fn call(&mut self, _: http::Request<Body>) -> Self::Future {
+        ready(Ok(Response::new(Body::from("called"))))
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_fails_to_become_ready_is_not_called_and_the_key_is_released() {
+    let setup = Setup::new();
+    let service = setup.layer().build().unwrap().layer(NeverReady);
+    assert_eq!(service.clone().oneshot(authenticated("k")).await.unwrap_err(), "never ready");
+    assert_eq!(setup.record("k").await.state, idem_core::State::Released);
+    // Nor is it called with a request that is passed on.
+    assert_eq!(service.oneshot(request("GET", "/", "k", "")).await.unwrap_err(), "never ready");
 }
 
 #[tokio::test]
