@@ -125,6 +125,18 @@ fn a_refusal_says_what_and_where() {
     assert_eq!(refused.to_string(), "the document has no canonical JSON form: invalid UTF-8 at byte 3");
 }
 
+#[test]
+fn arrays_and_objects_may_be_nested_128_deep_and_what_is_deeper_is_refused_where_it_begins() {
+    for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+        for (other, end) in [("[", "]"), ("{\"a\":", "}")] {
+            let nested = |depth: usize| [&open.repeat(depth - 1), other, "1", end, &close.repeat(depth - 1)].concat();
+            assert!(canonical_json(nested(128).as_bytes()).is_ok(), "{open}{other}");
+            let refused = canonical_json(nested(129).as_bytes()).unwrap_err();
+            assert_eq!((refused.reason(), refused.offset()), ("nested too deep", 128 * open.len()), "{open}{other}");
+        }
+    }
+}
+
 // case 058
 #[test]
 fn only_members_are_sorted() {

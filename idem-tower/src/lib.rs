@@ -127,7 +127,8 @@
 //! The first answer is the handler's own. A replay is the recorded one with `Idempotent-Replayed: true`. Everything else is a
 //! problem (RFC 9457) whose `code` is one of [`Code`]; a conflict of the domain that the handler answers with passes
 //! untouched. `Idempotency-Stored: false` on an answer means that it could not be recorded in time: that goes on in the
-//! background, and until it succeeds a retry is told `request-in-progress`.
+//! background, and until it succeeds a retry is told `request-in-progress`. An answer of a handler that
+//! [ran unprotected](idem_runner::OnUnavailable::RunUnprotected) has it too; it is never recorded, and a retry may run.
 //!
 //! | code | status | `Retry-After` |
 //! |---|---|---|

@@ -274,6 +274,11 @@ async fn a_commit_that_failed_is_written_in_the_layers_style_says_nothing_of_the
     let problem = failed.problem("store-unavailable");
     assert_eq!(problem["type"], "https://errors.example/store-unavailable");
     assert!(!problem.to_string().contains("db.internal"), "{problem}");
+    // The handler ran: nobody may take it for a request that was not processed.
+    assert!(
+        problem["detail"].as_str().unwrap().contains("the outcome of the request could not be stored"),
+        "{problem}"
+    );
     let second = app.send(post("k", "{}")).await;
     assert_eq!((second.status, second.text(), count.now()), (201, "paid", 2));
 }
@@ -327,7 +332,8 @@ async fn a_handler_that_needs_an_attempt_and_has_none_is_not_run() {
     let bare = axum::Router::new().route("/", on_post(|_: CurrentAttempt| async {}));
     let answer = crate::support::App(bare).send(post("k", "{}")).await;
     assert_eq!(answer.status, 500);
-    answer.problem("operation-failed");
+    let problem = answer.problem("operation-failed");
+    assert!(problem["detail"].as_str().unwrap().contains("set up wrongly"), "a retry does not help: {problem}");
     assert_eq!(app.send(request("PUT", "/", "k", "")).await.text(), "false");
     assert_eq!(app.send(post("k", "{}")).await.text(), "1");
     let optional = setup.app_under(
@@ -355,4 +361,9 @@ fn a_commit_error_keeps_its_words_for_logs() {
     assert!(problem.to_string().contains("page 9 is damaged"));
     let response: Response = problem.into_response();
     assert_eq!((response.status(), response.headers().get("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, None));
+    let superseded: Response = CommitProblem::from(CommitError::Superseded).into_response();
+    assert_eq!(
+        (superseded.status(), &superseded.headers()["retry-after"]),
+        (StatusCode::CONFLICT, &"1".parse().unwrap())
+    );
 }

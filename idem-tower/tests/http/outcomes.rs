@@ -166,8 +166,11 @@ async fn running_unprotected_is_an_explicit_choice_and_counted() {
     });
     setup.store.claims_fail(true);
     let app = setup.app(on_post(|| async { "ran" }));
-    assert_eq!(app.send(post("k", "{}")).await.text(), "ran");
-    assert_eq!(setup.idempotency.counters().unprotected, 1);
+    for runs in [1, 2] {
+        let answer = app.send(post("k", "{}")).await;
+        assert_eq!((answer.text(), answer.header("idempotency-stored")), ("ran", Some("false")));
+        assert_eq!(setup.idempotency.counters().unprotected, runs);
+    }
 }
 
 // case 076
