@@ -84,13 +84,13 @@ impl Inner {
     /// Asks the store, and says when it was asked last: a lease begins then at the earliest.
     ///
     /// First so that nothing is taken over. What may be taken over lapsed because its owner died, or because the owner could
-    /// not reach the store: if it runs here, or its outcome still waits to be stored here, or the store was away just now, so
-    /// that an owner elsewhere is about to renew its lease, it is left alone.
+    /// not reach the store: if its outcome waits here to be stored, or the store was away just now, so that the owner is about
+    /// to renew its lease, it is left alone.
     async fn ask(&self, claim: &Claim) -> Result<(Answer, Instant), StoreError> {
         let careful = claim.clone().with_lapse_limit(Some(NonZeroU32::MIN));
         let (answer, asked) = self.ask_once(&careful).await?;
         match answer {
-            Answer::Unknown if self.outages.was_just_now() || self.renewer.runs(claim.scope(), claim.key()) => {
+            Answer::Unknown if self.outages.was_just_now() || self.renewer.is_settling(claim.scope(), claim.key()) => {
                 Ok((Answer::Conflict { left: None, seen: None }, asked))
             }
             Answer::Unknown => self.ask_once(claim).await,

@@ -115,8 +115,9 @@ impl Builder {
     /// How long an attempt may stay silent before another may take over: the time for which a crash locks its key. The
     /// runner renews it while the operation runs, three times in a lease. 30 seconds by default.
     ///
-    /// After an outage of the store, leases of attempts that go on have lapsed. Their own service does not take them over, and
-    /// every other one that saw the outage gives them a third of the lease to renew. One that did not see it takes them over.
+    /// After an outage of the store, leases of attempts that go on have lapsed. Every runner that saw the outage gives them a
+    /// third of the lease to renew before it takes over from them; one that did not takes over at once. A runner that holds an
+    /// outcome which it could not store yet never runs that operation again meanwhile.
     ///
     /// An operation that blocks its thread is renewed from another one of its runtime. Where it blocks all of them, nothing
     /// is renewed: after a lease another process may take over, the operation's outcome is then
@@ -221,7 +222,11 @@ impl Builder {
     /// Results of steps take some 60 bytes more of their 64 KiB, and the length of the key's id.
     ///
     /// Whatever reads the store beside this runner reads it sealed; [`Idempotency::store`] gives it opened. A response that
-    /// can't be opened is an error of the store, and its operation does not run.
+    /// can't be opened is an error of the store, and its operation does not run. Sealing hides what answers say, apart from
+    /// their length; who can write to the store can still put an answer in clear there, or an earlier one of the same record.
+    ///
+    /// Where several services share the store, let all of them open ([`open_sealed`](Builder::open_sealed)) before the first
+    /// one seals.
     pub fn seal(mut self, seal: Arc<dyn Seal>) -> Self {
         self.seal = Some(Sealing { seal, seals: true });
         self

@@ -108,13 +108,10 @@ impl Renewer {
         (id, is_new)
     }
 
-    /// Whether an attempt on this key runs here, and not longer than it may, or waits to be stored.
-    pub(crate) fn runs(&self, scope: &Scope, key: &Key) -> bool {
-        let now = Instant::now();
-        self.state().running.values().any(|entry| {
-            let is_own = entry.attempt.key() == key && entry.attempt.scope() == scope;
-            is_own && (entry.is_settling || now < entry.until)
-        })
+    /// Whether the outcome of an attempt on this key waits here to be stored.
+    pub(crate) fn is_settling(&self, scope: &Scope, key: &Key) -> bool {
+        let is_it = |entry: &Entry| entry.is_settling && entry.attempt.key() == key && entry.attempt.scope() == scope;
+        self.state().running.values().any(is_it)
     }
 
     async fn keep_renewing(self: Arc<Self>, runtime: RuntimeId) {

@@ -32,7 +32,7 @@ const SEALED_RESULT: &[u8] = b"\0idem.sealed.1\0";
 /// [`Builder::seal`](crate::Builder::seal). With the feature `seal`, `SealKeys` is one with keys of your own; implement this
 /// for a service that manages keys.
 ///
-/// It is called within requests, so it must not wait for a network: fetch data keys beforehand.
+/// It is called within requests, so it must not wait for a network: fetch data keys beforehand. One that panics has failed.
 pub trait Seal: fmt::Debug + Send + Sync {
     /// Seals bytes so that they can be opened only with the same `bound_to`: it names the record and what of it they are,
     /// is the same when they are opened, and is to be authenticated with them (as associated data).
@@ -197,11 +197,8 @@ impl SealedStore {
         let Sealed { key_id, bytes } = self
             .seal(plain, &place.bound_to(step))
             .map_err(|error| self.error(place, "the result of a step can't be sealed", error))?;
-        let length = u8::try_from(key_id.len()).map_err(|error| {
-            let error = SealError::Failed(error.into());
-            self.error(place, "the id of its key is longer than 255 bytes", error)
-        })?;
-        Ok([SEALED_RESULT, &[length], key_id.as_bytes(), &bytes].concat().into())
+        let length = [key_id.len() as u8]; // 255 at most
+        Ok([SEALED_RESULT, &length, key_id.as_bytes(), &bytes].concat().into())
     }
 
     fn opened_result(&self, place: &Place<'_>, step: &str, value: &Bytes) -> Result<Bytes, StoreError> {
@@ -242,7 +239,12 @@ impl SealedStore {
     }
 
     fn seal(&self, plain: &[u8], bound_to: &[u8]) -> Result<Sealed, SealError> {
-        unless_it_panics(|| self.seal.seal(plain, bound_to))
+        let sealed = unless_it_panics(|| self.seal.seal(plain, bound_to))?;
+        // One that can't be found again would never be opened again.
+        match sealed.key_id.len() {
+            1..=255 => Ok(sealed),
+            length => Err(SealError::Failed(format!("the id of its key has {length} bytes, not 1 to 255").into())),
+        }
     }
 
     fn open(&self, sealed: &Sealed, bound_to: &[u8]) -> Result<Vec<u8>, SealError> {

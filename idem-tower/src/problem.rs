@@ -162,7 +162,16 @@ impl Problem {
     }
 
     pub(crate) fn reused(differences: Differences) -> Self {
-        let detail = format!("this key was used for another request: {differences}; use a new key for this one");
+        let detail = match differences {
+            Differences::Parts(_) => {
+                format!("this key was used for another request: {differences}; use a new key for this one")
+            }
+            // A change of keys of fingerprints that is under way: it may well be a retry.
+            _ => format!(
+                "whether this key was used for another request can't be told: {differences}; if this is a retry, send it \
+                 again later with the same key, and not under a new one"
+            ),
+        };
         Self { differences: Some(differences), ..Self::new(Code::KeyReused, detail) }
     }
 
@@ -189,6 +198,12 @@ impl Problem {
         Self::new(Code::ResponseNotRetained, detail)
     }
 
+    /// It was done, and its answer is there, but not for this instance of the service.
+    pub(crate) fn sealed() -> Self {
+        let detail = "the request was processed before, and its answer can't be read here; retry it with the same key";
+        Self::new(Code::StoreUnavailable, detail)
+    }
+
     pub(crate) fn store(error: &StoreError) -> Self {
         let problem = Self::new(Code::StoreUnavailable, "the request was not processed, because its key can't be kept");
         match error.kind() {
@@ -211,6 +226,12 @@ impl Problem {
     pub(crate) fn shutting_down() -> Self {
         let detail = "the server is shutting down and did not process the request; retry it with the same key";
         Self::new(Code::ShuttingDown, detail).retry_after(1)
+    }
+
+    /// Before anything was claimed.
+    pub(crate) fn not_begun() -> Self {
+        let detail = "the server failed before it began; nothing was done; retry it with the same key";
+        Self::new(Code::OperationFailed, detail)
     }
 
     pub(crate) fn operation_failed() -> Self {

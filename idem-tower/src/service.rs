@@ -4,21 +4,23 @@
 use std::{
     error::Error,
     future::poll_fn,
+    panic::{self, AssertUnwindSafe},
     sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header, request::Parts};
+use futures_util::FutureExt;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::LengthLimitError;
-use idem_core::{Body as Kept, NotRetained, Response as Recorded, Timestamp};
+use idem_core::{Body as Kept, Differences, NotRetained, OnLapse, Response as Recorded, Timestamp};
 use idem_runner::{Attempt, Outcome, Reply, Request as Claim};
 use tower_service::Service;
 
 use crate::{
     Anonymous, Body, ResponseFuture,
     body::{BoxError, Collected, collect},
-    config::Config,
+    config::{Config, Redact},
     fingerprint::anonymous_scope,
     grpc,
     headers::{NOT_STORED, is_framing, respond_in},
@@ -103,9 +105,15 @@ where
     R::Error: Into<BoxError>,
 {
     let (parts, body) = request.into_parts();
-    let Prepared { claim, body } = match config.prepare(&parts, body).await {
-        Ok(prepared) => prepared,
-        Err(refused) => return Ok(*refused),
+    // A hook that panics harms no other request of the connection.
+    let prepared = AssertUnwindSafe(config.prepare(&parts, body)).catch_unwind().await;
+    let Prepared { claim, body } = match prepared {
+        Ok(Ok(prepared)) => prepared,
+        Ok(Err(refused)) => return Ok(*refused),
+        Err(_) => {
+            tracing::error!("a function that the layer was built with panicked before anything was claimed");
+            return Ok(*config.problem(&Problem::not_begun()));
+        }
     };
     let request = Request::from_parts(parts, body);
     let operation = {
@@ -224,7 +232,7 @@ impl Config {
             Err(error) => {
                 let error = error.into();
                 tracing::error!(%error, "the handler's response broke off");
-                return self.failed(&method, &Problem::operation_failed());
+                return self.failed(&method, &self.failure());
             }
         };
         let settles_as = self.settles_as(&parts, &kept, trailers.as_ref());
@@ -233,11 +241,32 @@ impl Config {
         } else {
             let whole = self.rules.record(&method, &parts, kept, trailers.as_ref());
             match &self.redact {
-                Some(redact) => redact(&parts, whole),
+                Some(redact) => self.redacted(redact, &parts, whole),
                 None => whole,
             }
         };
         Given { recorded, settles_as, response: Response::from_parts(parts, body) }
+    }
+
+    /// What `redact` leaves of a response. What it can't be trusted with is not kept: the operation was done, whatever the
+    /// function does.
+    fn redacted(&self, redact: &Redact, parts: &http::response::Parts, whole: Recorded) -> Recorded {
+        let redacted = panic::catch_unwind(AssertUnwindSafe(|| redact(parts, whole)));
+        let not_retained = |why| Recorded::new(parts.status.as_u16()).with_kept(Kept::NotRetained(why));
+        match redacted {
+            Ok(redacted) if StatusCode::from_u16(redacted.status()).is_err() => {
+                tracing::error!("the function given to redact made a status that HTTP does not have; nothing is kept");
+                not_retained(NotRetained::Secret)
+            }
+            Ok(redacted) => match redacted.body() {
+                Kept::Kept(data) if data.len() > self.max_response => not_retained(NotRetained::TooLarge),
+                _ => redacted,
+            },
+            Err(_) => {
+                tracing::error!("the function given to redact panicked; nothing of the response is kept");
+                not_retained(NotRetained::Secret)
+            }
+        }
     }
 
     /// The status by which the handler's response settles.
@@ -251,12 +280,15 @@ impl Config {
         }
     }
 
-    /// A problem in place of the handler's response. It settles by the status of the table, whatever status it is sent
-    /// with, so that changing how a failure looks does not make it final.
+    /// A problem in place of the handler's response. It is no outcome of the operation, so it settles as a failure, whatever
+    /// status it is sent with.
     fn failed(&self, method: &Method, problem: &Problem) -> Given {
         let (parts, body) = self.problem(problem).into_parts();
         let recorded = self.rules.record(method, &parts, Kept::Kept(body.at_hand()), None);
-        let settles_as = problem.code().status().as_u16();
+        let settles_as = match problem.code().status() {
+            status if status.is_server_error() => status.as_u16(),
+            _ => StatusCode::INTERNAL_SERVER_ERROR.as_u16(),
+        };
         Given { recorded, settles_as, response: Response::from_parts(parts, body) }
     }
 
@@ -275,9 +307,17 @@ impl Config {
             }
             Outcome::Failed(error) => return Err(error),
             Outcome::Replay { response: recorded, stored_at } => return Ok(self.replay(&recorded, stored_at)),
-            Outcome::Panicked | Outcome::RolledBack => Problem::operation_failed(),
+            Outcome::Panicked | Outcome::RolledBack => self.failure(),
             Outcome::Conflict { retry_after } => Problem::in_progress(retry_after),
-            Outcome::Reuse { differences } => Problem::reused(differences),
+            Outcome::Reuse { differences } => {
+                if differences == Differences::Incomparable {
+                    tracing::error!(
+                        "a request can't be compared with the one that its key was used for: accept the key that its \
+                         fingerprint was made under (accept_fingerprint_key), everywhere before any instance uses it"
+                    );
+                }
+                Problem::reused(differences)
+            }
             Outcome::Unknown => Problem::outcome_unknown(),
             Outcome::Superseded => Problem::superseded(),
             Outcome::Store(error) => {
@@ -289,9 +329,25 @@ impl Config {
         Ok(*self.problem(&problem))
     }
 
+    /// What a client is told whose operation failed and left nothing: under hold somebody has to look first.
+    fn failure(&self) -> Problem {
+        match self.idempotency.on_lapse() {
+            OnLapse::Hold => Problem::outcome_unknown(),
+            OnLapse::TakeOver => Problem::operation_failed(),
+        }
+    }
+
     fn replay(&self, recorded: &Recorded, stored_at: Timestamp) -> Response<Body> {
-        if !matches!(recorded.body(), Kept::Kept(_)) {
-            return *self.problem(&Problem::not_retained());
+        match recorded.body() {
+            Kept::Kept(_) => {}
+            Kept::Sealed { key_id, .. } => {
+                tracing::error!(
+                    key_id,
+                    "a recorded response is sealed, and this service does not open it (Builder::seal)"
+                );
+                return *self.problem(&Problem::sealed());
+            }
+            _ => return *self.problem(&Problem::not_retained()),
         }
         // A handler that commits for itself records what it likes; what is never replayed is not replayed all the same.
         let mut response = respond_in(&self.style, recorded, |name| self.rules.allows(name));
