@@ -84,8 +84,11 @@ fn problems_can_have_every_status_of_an_error_and_no_other() {
 }
 
 #[test]
-fn a_limit_of_one_byte_is_a_limit() {
+fn a_limit_of_one_byte_is_a_limit_and_each_way_has_its_own() {
     assert!(builder().max_request_bytes(1).max_response_bytes(1).build().is_ok());
+    let limits = |told: Builder| (told.max_request, told.max_response);
+    assert_eq!(limits(builder().max_request_bytes(7)), (7, DEFAULT_MAX_BYTES));
+    assert_eq!(limits(builder().max_response_bytes(7)), (DEFAULT_MAX_BYTES, 7));
 }
 
 #[test]
