@@ -92,6 +92,16 @@ fn a_limit_of_one_byte_is_a_limit_and_each_way_has_its_own() {
 }
 
 #[test]
+fn what_is_shown_of_a_set_up_names_its_keys_and_not_their_secrets() {
+    let told = builder().header("X-Key").fingerprint_key(FingerprintKey::new("2026", b"s3cr3t-s3cr3t-s3cr3t").unwrap());
+    let shown = format!("{told:?}");
+    assert!(shown.contains("header: \"X-Key\", is_required: true, methods: [POST, PATCH]"), "{shown}");
+    let shown = format!("{:?}", told.build().unwrap());
+    assert!(shown.contains("header: \"x-key\"") && shown.contains("2026"), "{shown}");
+    assert!(!shown.contains("s3cr3t") && !shown.contains("115, 51, 99"), "{shown}");
+}
+
+#[test]
 fn of_two_calls_for_one_setting_the_last_counts_and_lists_grow() {
     let key = |id| FingerprintKey::new(id, &[1; 16]).unwrap();
     let told = builder()
