@@ -43,6 +43,40 @@ fn every_section_tells_the_statuses_that_the_code_has() {
     }
 }
 
+/// When to retry, of the problems that say so.
+const TIMES: [(Code, &str); 3] = [
+    (Code::RequestInProgress, "1 to 5 seconds"),
+    (Code::StoreUnavailable, "5 seconds, if waiting may help"),
+    (Code::ShuttingDown, "1 second"),
+];
+
+fn time_of(code: Code) -> Option<&'static str> {
+    TIMES.into_iter().find(|(timed, _)| *timed == code).map(|(_, time)| time)
+}
+
+#[test]
+fn sections_tell_when_to_retry_where_the_problem_does() {
+    for (code, (heading, text)) in Code::ALL.into_iter().zip(sections()) {
+        let first_line = text.trim_start().lines().next().unwrap();
+        let told = first_line.split_once("`Retry-After`: ").map(|(_, told)| told.split_once('.').unwrap().0);
+        assert_eq!(told, time_of(code), "{heading}: {first_line}");
+    }
+}
+
+#[test]
+fn the_table_of_the_crates_documentation_has_the_same_statuses_and_times() {
+    let rows: Vec<Vec<&str>> = include_str!("../src/lib.rs")
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! | `")?.strip_suffix('|'))
+        .map(|row| row.split('|').map(str::trim).collect())
+        .collect();
+    for code in Code::ALL {
+        let is_of_code = |row: &&Vec<&str>| row[0].split(", ").any(|name| name.trim_matches('`') == code.as_str());
+        let row = rows.iter().find(is_of_code).unwrap_or_else(|| panic!("{} has no row", code.as_str()));
+        assert_eq!(row[1..], [code.status().as_str(), time_of(code).unwrap_or("")], "{}", code.as_str());
+    }
+}
+
 fn grpc_name(code: u16) -> &'static str {
     let names = [
         (3, "INVALID_ARGUMENT"),

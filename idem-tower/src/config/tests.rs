@@ -84,8 +84,21 @@ fn problems_can_have_every_status_of_an_error_and_no_other() {
 }
 
 #[test]
-fn a_limit_of_one_byte_is_a_limit() {
+fn a_limit_of_one_byte_is_a_limit_and_each_way_has_its_own() {
     assert!(builder().max_request_bytes(1).max_response_bytes(1).build().is_ok());
+    let limits = |told: Builder| (told.max_request, told.max_response);
+    assert_eq!(limits(builder().max_request_bytes(7)), (7, DEFAULT_MAX_BYTES));
+    assert_eq!(limits(builder().max_response_bytes(7)), (DEFAULT_MAX_BYTES, 7));
+}
+
+#[test]
+fn what_is_shown_of_a_set_up_names_its_keys_and_not_their_secrets() {
+    let told = builder().header("X-Key").fingerprint_key(FingerprintKey::new("2026", b"s3cr3t-s3cr3t-s3cr3t").unwrap());
+    let shown = format!("{told:?}");
+    assert!(shown.contains("header: \"X-Key\", is_required: true, methods: [POST, PATCH]"), "{shown}");
+    let shown = format!("{:?}", told.build().unwrap());
+    assert!(shown.contains("header: \"x-key\"") && shown.contains("2026"), "{shown}");
+    assert!(!shown.contains("s3cr3t") && !shown.contains("115, 51, 99"), "{shown}");
 }
 
 #[test]
