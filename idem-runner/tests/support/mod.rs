@@ -32,6 +32,8 @@ pub(crate) enum Fault {
     Hangs,
     /// It is done only after this long.
     Delayed(Duration),
+    /// It is done, and its answer takes this long.
+    Late(Duration),
     /// It panics, and nothing was done.
     Panics,
     /// For the operation `busy`, which is a claim that finds an owner who is finishing, and can't see who that is.
@@ -85,6 +87,11 @@ impl Faulty {
             Some(Fault::Delayed(by)) => {
                 tokio::time::sleep(by).await;
                 call.await
+            }
+            Some(Fault::Late(by)) => {
+                let answer = call.await;
+                tokio::time::sleep(by).await;
+                answer
             }
             Some(Fault::Slowly(polls)) => {
                 yields(polls).await;
