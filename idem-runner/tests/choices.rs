@@ -163,17 +163,20 @@ async fn under_hold_a_release_by_hand_is_a_hold() {
 async fn under_hold_an_attempt_that_lost_its_key_before_it_could_confirm_does_not_run() {
     let world = under_hold();
     world.store.plan("renew", Fault::Delayed(Duration::from_secs(3)), 1);
-    let idempotency = world.idempotency.clone();
-    let late = tokio::spawn(async move {
-        let outcome: Ended = idempotency.run(request("k"), |_| async { panic!("it must not run") }).await;
-        outcome
-    });
+    let (idempotency, runs) = (world.idempotency.clone(), Arc::new(AtomicUsize::new(0)));
+    let counted = runs.clone();
+    let operation = move |_| async move {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Ok::<_, &'static str>(Response::new(201))
+    };
+    let late = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
     tokio::time::sleep(Duration::from_secs(1)).await;
     world.clock.advance(LEASE);
     let rival = world.another(|builder| builder.on_lapse(OnLapse::Hold)).claim(request("k")).await;
     let Claimed::Run(rival) = rival else { panic!("{rival:?}") };
     assert_eq!(rival.attempt().number(), 2);
     assert!(matches!(late.await.unwrap(), Outcome::Superseded));
+    assert_eq!((runs.load(Ordering::SeqCst), world.idempotency.counters().superseded), (0, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -197,7 +200,9 @@ async fn under_hold_an_operation_starts_only_once_the_store_knows_that_it_does()
 async fn under_hold_an_attempt_that_started_and_died_is_never_taken_over() {
     let world = under_hold();
     let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
-    assert!(world.record("k").await.unwrap().started, "it said that it starts before it does");
+    let record = world.record("k").await.unwrap();
+    assert!(record.started, "it said that it starts before it does");
+    assert_eq!(record.lease_end.since(world.clock.now()), LEASE);
     drop(running);
     for later in [LEASE, Duration::from_secs(3_600)] {
         world.clock.advance(later);
@@ -289,6 +294,22 @@ async fn what_was_committed_in_the_callers_transaction_is_what_the_client_gets()
 }
 
 #[tokio::test]
+async fn an_operation_that_commits_twice_answers_with_what_it_committed_first() {
+    let world = world();
+    let store = world.store.clone();
+    let operation = move |attempt: Attempt| async move {
+        for body in ["first", "second"] {
+            let transaction = FakeTransaction { store: store.clone(), commits: true };
+            let recorded = attempt.commit(transaction, Response::new(201).with_body(body)).await.unwrap();
+            assert_eq!(recorded, Response::new(201).with_body("first"));
+        }
+        Ok::<_, &'static str>(Response::new(201).with_body("second"))
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(&outcome, Outcome::Recorded(r) if *r == Response::new(201).with_body("first")), "{outcome:?}");
+}
+
+#[tokio::test]
 async fn an_operation_that_answers_with_what_it_did_not_commit_is_an_error_and_nothing_is_recorded() {
     let world = world();
     let operation = |attempt: Attempt| async move {
@@ -298,7 +319,13 @@ async fn an_operation_that_answers_with_what_it_did_not_commit_is_an_error_and_n
     };
     let outcome = world.idempotency.run(request("k"), operation).await;
     assert!(matches!(outcome, Outcome::RolledBack), "{outcome:?}");
-    assert_eq!(world.record("k").await.unwrap().state, State::Released);
+    let record = world.record("k").await.unwrap();
+    assert_eq!(record.state, State::Released);
+    assert!(record.fingerprint.is_some(), "what it did besides is not known, so the next is a repeat");
+    let under_hold = under_hold();
+    let outcome = under_hold.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::RolledBack), "{outcome:?}");
+    assert_eq!(under_hold.record("k").await.unwrap().state, State::Held);
 
     // What it decides after a rollback is another answer, and final.
     let operation = |attempt: Attempt| async move {
@@ -311,17 +338,93 @@ async fn an_operation_that_answers_with_what_it_did_not_commit_is_an_error_and_n
     assert!(matches!(retry, Outcome::Replay { response, .. } if response.status() == 409));
 }
 
+/// What comes between the look at a record that is still in progress and its release.
+#[tokio::test(start_paused = true)]
+async fn a_commit_or_a_takeover_at_the_last_moment_is_what_the_client_is_told() {
+    for is_committed in [true, false] {
+        let world = world();
+        let late = world.store.clone();
+        let operation = move |attempt: Attempt| async move {
+            let completion = attempt.completion(Response::new(201));
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                if is_committed {
+                    let (owner, response) = (completion.owner(), completion.response());
+                    late.inner.complete(owner, response, completion.retention()).await.unwrap();
+                }
+            });
+            Ok::<_, &'static str>(Response::new(201))
+        };
+        world.store.plan("release", Fault::Delayed(Duration::from_millis(200)), 1);
+        let idempotency = world.idempotency.clone();
+        let running = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if !is_committed {
+            world.clock.advance(LEASE);
+            let rival: Ended = world.another(|builder| builder).run(request("k"), answering(202)).await;
+            assert!(matches!(rival, Outcome::Ran { stored: true, .. }), "{rival:?}");
+        }
+        match running.await.unwrap() {
+            Outcome::Recorded(response) if is_committed => assert_eq!(response, Response::new(201)),
+            Outcome::Superseded if !is_committed => {}
+            other => panic!("{is_committed}: {other:?}"),
+        }
+        let counters = world.idempotency.counters();
+        assert_eq!((counters.completed, counters.superseded), (is_committed.into(), (!is_committed).into()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whether_it_was_committed_is_asked_until_the_store_says_and_if_it_never_does_that_is_not_stored() {
+    for (kind, is_stored) in [(StoreErrorKind::Unavailable, true), (StoreErrorKind::Corrupt, false)] {
+        let world = world();
+        world.store.plan("read", Fault::Refused(kind), 1);
+        let store = world.store.clone();
+        let operation = move |attempt: Attempt| async move {
+            let transaction = FakeTransaction { store, commits: true };
+            attempt.commit(transaction, Response::new(201)).await.map_err(|_| "not committed")
+        };
+        let outcome = world.idempotency.run(request("k"), operation).await;
+        assert!(matches!(outcome, Outcome::Ran { stored, .. } if stored == is_stored), "{kind:?}: {outcome:?}");
+        let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
+        assert!(matches!(retry, Outcome::Replay { .. }), "{retry:?}");
+    }
+}
+
 #[tokio::test]
-async fn what_was_committed_and_is_answered_is_the_operations_own_reply() {
-    let world = world();
+async fn what_was_committed_and_is_answered_is_the_operations_own_reply_and_recorded_whole() {
+    let world = world_with(|builder| builder.max_response(5));
     let store = world.store.clone();
+    let response = Response::new(201).with_body("larger than that");
+    let committed = response.clone();
     let operation = move |attempt: Attempt| async move {
         let transaction = FakeTransaction { store, commits: true };
-        attempt.commit(transaction, Response::new(201)).await.map_err(|_| "not committed")
+        attempt.commit(transaction, committed).await.map_err(|_| "not committed")
     };
     let outcome = world.idempotency.run(request("k"), operation).await;
     assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
-    assert_eq!(world.idempotency.counters().completed, 1);
+    assert_eq!((world.idempotency.counters().completed, world.store.calls("complete")), (1, 0));
+    let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
+    assert!(matches!(&retry, Outcome::Replay { response: replayed, .. } if *replayed == response), "{retry:?}");
+}
+
+/// The record has expired since, and another of the same number has been made in its place.
+#[tokio::test]
+async fn the_record_of_a_later_life_is_not_taken_for_what_an_attempt_committed() {
+    let world = Arc::new(world_with(|builder| builder.retention(Retention::new(LEASE).with_held(LEASE))));
+    let rival = world.clone();
+    let operation = move |attempt: Attempt| async move {
+        let response = Response::new(201).with_body("R1");
+        drop(attempt.completion(response.clone()));
+        rival.clock.advance(LEASE);
+        let second: Ended = rival.another(|builder| builder).run(request("k"), answering(202)).await;
+        assert!(matches!(second, Outcome::Ran { stored: true, .. }), "{second:?}");
+        assert_eq!(rival.record("k").await.unwrap().number, attempt.number());
+        Ok::<_, &'static str>(response)
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Superseded), "{outcome:?}");
+    assert_eq!(world.store.calls("release"), 0, "there is nothing of it to give back");
 }
 
 #[tokio::test(start_paused = true)]
