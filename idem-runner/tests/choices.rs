@@ -86,6 +86,72 @@ async fn what_is_held_or_lapsed_is_resolved_as_done_or_released_by_whoever_looke
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_resolver_has_the_lease_and_retention_that_are_set_and_is_not_counted_if_it_loses_the_record() {
+    let (lease, hour) = (Duration::from_secs(10), Duration::from_secs(3_600));
+    let keep = Retention::new(hour).with_held(hour * 5);
+    let world = world_with(|builder| builder.on_lapse(OnLapse::Hold).lease(lease).retention(keep));
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    assert_eq!(running.hold().await, Settled::GivenBack);
+    let resolve = async |idempotency: &Idempotency, resolution| {
+        let seen = world.record("k").await.unwrap().attempt();
+        idempotency.resolve(support::scope(), idem_core::Key::new("k").unwrap(), seen, resolution).await
+    };
+    // It fails between taking the record and settling it.
+    world.store.plan("complete", Fault::Refused(StoreErrorKind::Corrupt), 1);
+    let error = resolve(&world.idempotency, Resolution::Done(Response::new(201))).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+    let (record, now) = (world.record("k").await.unwrap(), world.clock.now());
+    assert_eq!((record.lease_end.since(now), record.expiry.since(now)), (lease, hour * 5));
+
+    // It is slow, and loses the record to another, who has a short outage to go through.
+    world.clock.advance(lease);
+    for (operation, resolution) in
+        [("complete", Resolution::Done(Response::new(500))), ("release", Resolution::Released)]
+    {
+        world.store.plan(operation, Fault::Delayed(Duration::from_secs(2)), 1);
+        let other = world.another(|builder| builder.on_lapse(OnLapse::Hold).retention(keep));
+        let before = world.idempotency.counters().resolved;
+        let late = resolve(&world.idempotency, resolution);
+        let rival = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            world.clock.advance(lease);
+            let released = resolve(&other, Resolution::Released).await.unwrap();
+            assert_eq!(released, Resolved::Released);
+            let Claimed::Run(running) = other.claim(request("k")).await else { panic!() };
+            assert_eq!(running.hold().await, Settled::GivenBack);
+        };
+        let (late, ()) = tokio::join!(late, rival);
+        assert_eq!((late.unwrap(), world.idempotency.counters().resolved), (Resolved::Superseded, before));
+    }
+    world.store.plan("release", Fault::ReplyLost, 1);
+    assert_eq!(resolve(&world.idempotency, Resolution::Released).await.unwrap(), Resolved::Released);
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    assert_eq!(running.hold().await, Settled::GivenBack);
+    let done = resolve(&world.idempotency, Resolution::Done(Response::new(201))).await.unwrap();
+    assert_eq!(done, Resolved::Done(Response::new(201)));
+    assert_eq!(world.record("k").await.unwrap().expiry.since(world.clock.now()), hour);
+    assert_eq!(world.idempotency.counters().resolved, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn resolving_goes_on_when_its_future_is_dropped_and_a_shutdown_waits_for_it() {
+    let world = under_hold();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let (idempotency, seen) = (world.idempotency.clone(), running.attempt().owner().attempt());
+    assert_eq!(running.hold().await, Settled::GivenBack);
+    world.store.plan("complete", Fault::Delayed(Duration::from_secs(2)), 1);
+    let resolving = tokio::spawn(async move {
+        let done = Resolution::Done(Response::new(201));
+        idempotency.resolve(support::scope(), idem_core::Key::new("k").unwrap(), seen, done).await
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    resolving.abort();
+    assert!(resolving.await.unwrap_err().is_cancelled());
+    assert!(world.idempotency.shutdown(Duration::from_secs(2)).await);
+    assert_eq!(world.record("k").await.unwrap().state, State::Done(Response::new(201)));
+}
+
 #[tokio::test]
 async fn who_resolves_an_attempt_that_has_gone_on_since_changes_nothing() {
     let world = under_hold();
@@ -454,6 +520,28 @@ async fn a_step_that_is_asked_for_twice_is_done_once_and_its_lost_reply_asked_fo
     assert_eq!(again.map_err(|_: StepError<()>| ()).unwrap(), "ch_1");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_step_whose_result_was_kept_although_nobody_heard_of_it_keeps_the_first_result() {
+    let world = world();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let step = async |result: &'static str| {
+        running.attempt().step("charge", || async move { Ok::<_, &'static str>(Bytes::from(result)) }).await
+    };
+    world.store.plan("checkpoint", Fault::Late(Duration::from_secs(1)), 1);
+    assert!(tokio::time::timeout(Duration::from_millis(500), step("ch_1")).await.is_err());
+    assert_eq!(step("ch_2").await.unwrap(), "ch_1");
+}
+
+#[tokio::test]
+async fn a_step_without_a_name_is_not_begun() {
+    let attempt = Attempt::for_test(support::scope(), idem_core::Key::new("k").unwrap());
+    assert!(!attempt.is_protected());
+    let unnamed = attempt.step("", || async { panic!("it is not begun") }).await;
+    assert!(matches!(unnamed, Err(StepError::<()>::Name(_))), "{unnamed:?}");
+    let named = attempt.step("charge", || async { Ok::<_, ()>(Bytes::from("ch_1")) }).await;
+    assert_eq!(named.unwrap(), "ch_1", "what nothing protects has its steps done");
+}
+
 #[tokio::test]
 async fn a_step_that_is_asked_for_twice_at_once_is_done_once_whether_it_is_dropped_or_fails() {
     let world = world();
@@ -498,6 +586,16 @@ async fn an_attempt_that_answers_with_what_it_committed_too_late_is_superseded_b
     let outcome = world.idempotency.run(request("k"), operation).await;
     assert!(matches!(outcome, Outcome::Superseded), "{outcome:?}");
     assert_eq!(world.idempotency.counters().superseded, 1);
+}
+
+#[tokio::test]
+async fn who_completes_by_hand_what_it_committed_is_told_what_is_recorded() {
+    let world = world();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let transaction = FakeTransaction { store: world.store.clone(), commits: true };
+    let committed = Response::new(201).with_body("committed");
+    running.attempt().commit(transaction, committed.clone()).await.unwrap();
+    assert_eq!(running.complete(Response::new(202)).await, Settled::Completed(committed));
 }
 
 #[tokio::test]
@@ -641,6 +739,11 @@ async fn a_shutdown_waits_for_what_is_settled_by_hand() {
 
 #[tokio::test(start_paused = true)]
 async fn a_setting_of_for_ever_is_a_long_time_and_no_panic() {
+    let all = |builder: idem_runner::Builder| {
+        builder.lease(Duration::MAX).max_run(Duration::MAX).retention(Retention::new(Duration::MAX))
+    };
+    let outcome: Ended = world().another(all).run(request("k"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
     let world = world_with(|builder| {
         builder
             .retention(Retention::new(Duration::MAX))
@@ -650,10 +753,55 @@ async fn a_setting_of_for_ever_is_a_long_time_and_no_panic() {
             .store_timeout(Duration::MAX)
             .on_conflict(OnConflict::Wait { at_most: Duration::MAX })
             .sweep(Sweep::Every(Duration::MAX))
+            .max_waiters(usize::MAX)
     });
     world.store.plan("complete", Fault::ReplyLost, 1);
     let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
     assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+}
+
+#[test]
+fn what_is_not_set_is_as_documented() {
+    let idempotency = Idempotency::builder(world().store).build().unwrap();
+    let settings = format!("{idempotency:?}");
+    for expected in [
+        "lease: 30s",
+        "max_run: 900s",
+        "retention: Retention { standard: 86400s, held: 2592000s }",
+        "on_lapse: TakeOver",
+        "lapse_limit: None",
+        "max_response: None",
+        "on_conflict: Refuse",
+        "max_waiters: 1024",
+        "on_unavailable: Refuse",
+        "store_timeout: 5s",
+        "completion_patience: 1s",
+        "completion_limit: 900s",
+        "sweep: Every(60s)",
+    ] {
+        assert!(settings.contains(expected), "{expected}: {settings}");
+    }
+    assert_eq!((idempotency.lease(), idempotency.retention()), (LEASE, Retention::default()));
+}
+
+#[test]
+fn what_is_not_set_is_no_longer_than_what_bounds_it() {
+    let short = Duration::from_millis(500);
+    let build = |set: fn(idem_runner::Builder) -> idem_runner::Builder| {
+        let settings = set(Idempotency::builder(world().store)).build().unwrap();
+        format!("{settings:?}")
+    };
+    let settings = build(|builder| builder.store_timeout(Duration::from_millis(500)));
+    assert!(settings.contains(&format!("completion_patience: {short:?}")), "{settings}");
+    let settings =
+        build(|builder| builder.lease(Duration::from_secs(5)).retention(Retention::new(Duration::from_secs(60))));
+    assert!(settings.contains("completion_limit: 60s"), "{settings}");
+    // What is equal to its bound is not too long.
+    let settings = build(|builder| {
+        let minute = Duration::from_secs(60);
+        builder.lease(minute).max_run(minute).retention(Retention::new(minute)).completion_limit(minute)
+    });
+    assert!(settings.contains("lease: 60s"), "{settings}");
 }
 
 // cases 043, 121
