@@ -641,9 +641,24 @@ async fn expired_records_leave_in_the_background_unless_that_is_turned_off() {
             let _: Ended = world.idempotency.run(request(&n.to_string()), answering(201)).await;
         }
         world.clock.advance(Duration::from_secs(61));
-        tokio::time::sleep(Duration::from_secs(60)).await;
+        tokio::time::sleep(Duration::from_secs(11)).await;
         assert_eq!(world.store.inner.record_count(), left);
+        assert_eq!(world.store.calls("sweep"), if left == 0 { 3 } else { 0 }, "batches of 500, until there is no more");
         assert_eq!(world.idempotency.counters().swept, 1_200 - left as u64);
+    }
+}
+
+#[test]
+fn sweeping_goes_on_on_another_runtime_when_the_first_one_has_ended() {
+    let world = world_with(|builder| builder.sweep(Sweep::Every(Duration::from_secs(10))));
+    for _ in 0..2 {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().start_paused(true).build().unwrap().block_on(async {
+            let before = world.store.calls("sweep");
+            let _: Ended = world.idempotency.run(request("k"), answering(201)).await;
+            tokio::time::sleep(Duration::from_secs(11)).await;
+            assert_eq!(world.store.calls("sweep"), before + 1);
+        });
     }
 }
 
