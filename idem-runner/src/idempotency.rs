@@ -227,7 +227,10 @@ impl Inner {
         self.sweeper.ensure_running(self);
         let (scope, key) = (request.scope.clone(), request.key.clone());
         let begun = Instant::now();
-        let claimed = self.claim(request, waiting.as_ref()).await;
+        let claimed = match self.claim(request, waiting.as_ref()).await {
+            Ok(Some(grant)) => self.confirm_under_hold(&grant).await.map(|()| Some(grant)),
+            other => other,
+        };
         let word = match &claimed {
             Ok(Some(grant)) if grant.origin() == Origin::Takeover => "taken_over",
             Ok(Some(_)) => "claimed",
@@ -242,7 +245,6 @@ impl Inner {
             return Ok((Attempt::unprotected(scope, key), None));
         };
         note("attempt", grant.number());
-        self.confirm_under_hold(&grant).await?;
         let attempt = Attempt::protected(&grant, Arc::clone(self));
         let renewal = self.renewer.register(&attempt, self.settings.max_run).await;
         Ok((attempt, Some(renewal)))

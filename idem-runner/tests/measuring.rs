@@ -106,6 +106,20 @@ fn each_time_has_the_word_for_what_it_came_to() {
         let hold = world.another(|builder| builder.on_lapse(OnLapse::Hold));
         let _: Ended = hold.run(request("hold"), |_| async { Err("broken") }).await;
         let _: Ended = hold.run(request("hold"), answering(201)).await;
+        world.store.plan("renew", Fault::Delayed(SECOND * 2), 1);
+        let late = hold.clone();
+        let late = tokio::spawn(async move { late.run(request("superseded"), answering(201)).await });
+        tokio::time::sleep(SECOND).await;
+        world.clock.advance(LEASE);
+        let claim = world.idempotency.prepare(request("superseded")).unwrap();
+        let _ = idem_core::claim(&world.store.inner, &claim).await.unwrap();
+        assert!(matches!(late.await.unwrap(), Outcome::Superseded));
+        let waiting = world.another(|builder| builder.on_conflict(OnConflict::Wait { at_most: LEASE }));
+        let waiter = waiting.clone();
+        let waiter = tokio::spawn(async move { waiter.run(request("superseded"), answering(201)).await });
+        tokio::time::sleep(SECOND).await;
+        assert!(waiting.shutdown(SECOND).await);
+        assert!(matches!(waiter.await.unwrap(), Outcome::ShuttingDown));
     });
     let counts = |name| -> Vec<_> {
         of(&measured, name).into_iter().map(|(labels, values)| (labels, vec![values.len() as u64])).collect()
@@ -115,7 +129,9 @@ fn each_time_has_the_word_for_what_it_came_to() {
         ("outcome=conflict", vec![1]),
         ("outcome=replayed", vec![1]),
         ("outcome=reused", vec![1]),
+        ("outcome=shutting_down", vec![1]),
         ("outcome=store_error", vec![1]),
+        ("outcome=superseded", vec![1]),
         ("outcome=taken_over", vec![1]),
         ("outcome=unknown", vec![1]),
         ("outcome=unprotected", vec![1]),
@@ -182,6 +198,19 @@ fn each_error_of_the_store_is_counted_under_its_operation_and_kind() {
         ("kind=unavailable operation=wait", vec![1]),
     ]);
     assert_eq!(of(&measured, "idem_store_errors_total"), expected);
+}
+
+#[test]
+fn what_is_swept_is_counted_record_by_record() {
+    let measured = measured(async {
+        let world = world();
+        for key in ["a", "b", "c"] {
+            let _: Ended = world.idempotency.run(request(key), answering(201)).await;
+        }
+        world.clock.advance(world.idempotency.retention().standard());
+        tokio::time::sleep(SECOND * 61).await;
+    });
+    assert_eq!(of(&measured, "idem_swept_total"), pairs([("", vec![3])]));
 }
 
 #[test]
