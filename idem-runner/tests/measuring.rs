@@ -86,6 +86,32 @@ fn times_are_from_the_request_to_its_answer_of_the_operation_alone_and_of_what_w
 }
 
 #[test]
+fn what_was_left_of_the_lease_is_measured_of_what_was_committed_too_unless_nobody_knows_it() {
+    // A renewal that comes after the commit ends them, and nobody knows how much was left at the commit.
+    for (work_after, left) in [(SECOND, vec![29_000]), (SECOND * 11, vec![])] {
+        for is_answered in [true, false] {
+            let measured = measured(async move {
+                let world = world();
+                let store = world.store.clone();
+                let operation = move |attempt: Attempt| async move {
+                    let completion = attempt.completion(Response::new(201));
+                    let (owner, response) = (completion.owner(), completion.response());
+                    let keep = completion.retention();
+                    let _ = idem_core::Store::complete(&store.inner, owner, response, keep).await.unwrap();
+                    tokio::time::sleep(work_after).await;
+                    if is_answered { Ok(Response::new(201)) } else { Err("broken") }
+                };
+                let _ = world.idempotency.run(request("k"), operation).await;
+                assert_eq!(world.idempotency.counters().completed, 1);
+            });
+            let found: Vec<_> =
+                of(&measured, "idem_lease_left_seconds").into_iter().flat_map(|(_, left)| left).collect();
+            assert_eq!(found, left, "{work_after:?}, {is_answered}");
+        }
+    }
+}
+
+#[test]
 fn each_time_has_the_word_for_what_it_came_to() {
     let measured = measured(async {
         let world = world_with(|builder| builder.on_unavailable(OnUnavailable::RunUnprotected));
