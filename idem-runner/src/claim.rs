@@ -149,7 +149,7 @@ impl Inner {
     ) {
         let pause = |pause: Duration| time::sleep_until(give_up.min(Instant::now() + pause));
         let Some(attempt) = seen else {
-            return pause(left.unwrap_or_else(|| backoff.pause().min(POLL))).await;
+            return pause(backoff.pause().min(POLL)).await;
         };
         // A lapse ends no wait of the store's, so none is longer than the lease; one that was renewed goes on.
         let mut left = left.unwrap_or(FINISHING);

@@ -56,3 +56,51 @@ impl<T: Send + 'static> Drop for Detached<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::{pending, poll_fn},
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_ready_is_not_polled_again_and_tells_nobody_that_it_was_left() {
+        let (polls, abandoned) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
+        let counted = polls.clone();
+        let future = poll_fn(move |_| Poll::Ready(counted.fetch_add(1, Ordering::SeqCst)));
+        let mut detached = Detached::new(Handle::current(), future).telling(Some(abandoned.clone()));
+        assert_eq!((&mut detached).await, 0);
+        drop(detached);
+        tokio::task::yield_now().await;
+        assert_eq!((polls.load(Ordering::SeqCst), abandoned.is_cancelled()), (1, false));
+    }
+
+    #[tokio::test]
+    async fn what_is_dropped_unfinished_is_told_before_it_is_polled_again() {
+        let (abandoned, told) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
+        let (looked, telling) = (abandoned.clone(), told.clone());
+        let future = async move {
+            telling.fetch_add(if looked.is_cancelled() { 1 } else { 100 }, Ordering::SeqCst);
+        };
+        drop(Detached::new(Handle::current(), future).telling(Some(abandoned)));
+        tokio::task::yield_now().await;
+        assert_eq!(told.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn what_is_dropped_outside_its_runtime_goes_on_in_it() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let (send, receive) = std::sync::mpsc::channel();
+        let detached = Detached::new(runtime.handle().clone(), async move { send.send(()).unwrap() });
+        drop(detached);
+        assert_eq!(receive.recv(), Ok(()));
+        drop(Detached::new(runtime.handle().clone(), pending::<()>()));
+        runtime.shutdown_background();
+    }
+}

@@ -248,22 +248,25 @@ impl Inner {
         self.sweeper.ensure_running(self);
         let (scope, key) = (request.scope.clone(), request.key.clone());
         let begun = Instant::now();
-        let claimed = self.claim(request, waiting.as_ref()).await;
+        let claimed = match self.claim(request, waiting.as_ref()).await {
+            Ok(Some(Granted { grant, asked })) => self.confirm(&grant, asked).await.map(|leased| Some((grant, leased))),
+            Ok(None) => Ok(None),
+            Err(answered) => Err(answered),
+        };
         let word = match &claimed {
-            Ok(Some(granted)) if granted.grant.origin() == Origin::Takeover => "taken_over",
+            Ok(Some((grant, _))) if grant.origin() == Origin::Takeover => "taken_over",
             Ok(Some(_)) => "claimed",
             Ok(None) => "unprotected",
             Err(answered) => answered.word(),
         };
         self.counting.seconds(CLAIM_SECONDS, word, begun.elapsed());
         note("claim", word);
-        let Some(Granted { grant, asked }) = claimed? else {
+        let Some((grant, leased)) = claimed? else {
             self.counting.unprotected.one();
             event!(WARN, "unprotected", "the store is unavailable: the operation runs unprotected");
             return Ok((Attempt::unprotected(scope, key), None));
         };
         note("attempt", grant.number());
-        let leased = self.confirm(&grant, asked).await?;
         let attempt = Attempt::protected(&grant, Arc::clone(self));
         let renewal = self.renewer.register(&attempt, leased, self.settings.max_run).await;
         Ok((attempt, Some(renewal)))

@@ -277,10 +277,11 @@ impl Renewal {
         }
     }
 
-    /// What is left of the lease, as far as this process knows.
-    pub(crate) fn lease_left(&self) -> Duration {
+    /// What is left of the lease, as far as this process knows. None if it is not renewed any more, since the store said
+    /// that the attempt is not the owner: it committed by itself, or lost its key.
+    pub(crate) fn lease_left(&self) -> Option<Duration> {
         let lease_end = self.renewer.state().running.get(&self.id).map(|entry| entry.lease_end);
-        lease_end.map_or(Duration::ZERO, |end| end.saturating_duration_since(Instant::now()))
+        lease_end.map(|end| end.saturating_duration_since(Instant::now()))
     }
 }
 

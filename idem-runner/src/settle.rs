@@ -129,7 +129,7 @@ impl Inner {
     }
 
     /// `how` it ended, and with how much of its lease `left`.
-    fn ended(&self, recorded: Option<Response>, how: &'static str, left: Duration) -> Persisted {
+    fn ended(&self, recorded: Option<Response>, how: &'static str, left: Option<Duration>) -> Persisted {
         match recorded {
             Some(response) => {
                 self.note_completed(&response, how, left);
@@ -143,18 +143,20 @@ impl Inner {
         }
     }
 
-    pub(crate) fn note_completed(&self, response: &Response, how: &'static str, left: Duration) {
+    pub(crate) fn note_completed(&self, response: &Response, how: &'static str, left: Option<Duration>) {
         self.counting.completed.one();
         if matches!(response.body(), Body::NotRetained(_)) {
             self.counting.not_retained.one();
         }
-        meter::seconds(LEASE_LEFT_SECONDS, &[("backend", self.counting.backend())], left);
+        if let Some(left) = left {
+            meter::seconds(LEASE_LEFT_SECONDS, &[("backend", self.counting.backend())], left);
+        }
         event!(DEBUG, "completed", how, status = response.status(), "the response is recorded");
     }
 
     /// The attempt is not the owner (any more): another took over, or it committed its own completion and then gave an
     /// outcome that is not final. What is recorded is what the client must get.
-    async fn lost(&self, attempt: &Attempt, left: Duration) -> Persisted {
+    async fn lost(&self, attempt: &Attempt, left: Option<Duration>) -> Persisted {
         if attempt.used_transaction()
             && let Ok(OwnCommit::Committed(response)) = self.own_commit(attempt).await
         {

@@ -87,6 +87,72 @@ async fn what_is_held_or_lapsed_is_resolved_as_done_or_released_by_whoever_looke
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_resolver_has_the_lease_and_retention_that_are_set_and_is_not_counted_if_it_loses_the_record() {
+    let (lease, hour) = (Duration::from_secs(10), Duration::from_secs(3_600));
+    let keep = Retention::new(hour).with_held(hour * 5);
+    let world = world_with(|builder| builder.on_lapse(OnLapse::Hold).lease(lease).retention(keep));
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    assert_eq!(running.hold().await, Settled::GivenBack);
+    let resolve = async |idempotency: &Idempotency, resolution| {
+        let seen = world.record("k").await.unwrap().attempt();
+        idempotency.resolve(support::scope(), idem_core::Key::new("k").unwrap(), seen, resolution).await
+    };
+    // It fails between taking the record and settling it.
+    world.store.plan("complete", Fault::Refused(StoreErrorKind::Corrupt), 1);
+    let error = resolve(&world.idempotency, Resolution::Done(Response::new(201))).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+    let (record, now) = (world.record("k").await.unwrap(), world.clock.now());
+    assert_eq!((record.lease_end.since(now), record.expiry.since(now)), (lease, hour * 5));
+
+    // It is slow, and loses the record to another, who has a short outage to go through.
+    world.clock.advance(lease);
+    for (operation, resolution) in
+        [("complete", Resolution::Done(Response::new(500))), ("release", Resolution::Released)]
+    {
+        world.store.plan(operation, Fault::Delayed(Duration::from_secs(2)), 1);
+        let other = world.another(|builder| builder.on_lapse(OnLapse::Hold).retention(keep));
+        let before = world.idempotency.counters().resolved;
+        let late = resolve(&world.idempotency, resolution);
+        let rival = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            world.clock.advance(lease);
+            let released = resolve(&other, Resolution::Released).await.unwrap();
+            assert_eq!(released, Resolved::Released);
+            let Claimed::Run(running) = other.claim(request("k")).await else { panic!() };
+            assert_eq!(running.hold().await, Settled::GivenBack);
+        };
+        let (late, ()) = tokio::join!(late, rival);
+        assert_eq!((late.unwrap(), world.idempotency.counters().resolved), (Resolved::Superseded, before));
+    }
+    world.store.plan("release", Fault::ReplyLost, 1);
+    assert_eq!(resolve(&world.idempotency, Resolution::Released).await.unwrap(), Resolved::Released);
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    assert_eq!(running.hold().await, Settled::GivenBack);
+    let done = resolve(&world.idempotency, Resolution::Done(Response::new(201))).await.unwrap();
+    assert_eq!(done, Resolved::Done(Response::new(201)));
+    assert_eq!(world.record("k").await.unwrap().expiry.since(world.clock.now()), hour);
+    assert_eq!(world.idempotency.counters().resolved, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn resolving_goes_on_when_its_future_is_dropped_and_a_shutdown_waits_for_it() {
+    let world = under_hold();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let (idempotency, seen) = (world.idempotency.clone(), running.attempt().owner().attempt());
+    assert_eq!(running.hold().await, Settled::GivenBack);
+    world.store.plan("complete", Fault::Delayed(Duration::from_secs(2)), 1);
+    let resolving = tokio::spawn(async move {
+        let done = Resolution::Done(Response::new(201));
+        idempotency.resolve(support::scope(), idem_core::Key::new("k").unwrap(), seen, done).await
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    resolving.abort();
+    assert!(resolving.await.unwrap_err().is_cancelled());
+    assert!(world.idempotency.shutdown(Duration::from_secs(2)).await);
+    assert_eq!(world.record("k").await.unwrap().state, State::Done(Response::new(201)));
+}
+
 #[tokio::test]
 async fn who_resolves_an_attempt_that_has_gone_on_since_changes_nothing() {
     let world = under_hold();
@@ -164,17 +230,20 @@ async fn under_hold_a_release_by_hand_is_a_hold() {
 async fn under_hold_an_attempt_that_lost_its_key_before_it_could_confirm_does_not_run() {
     let world = under_hold();
     world.store.plan("renew", Fault::Delayed(Duration::from_secs(3)), 1);
-    let idempotency = world.idempotency.clone();
-    let late = tokio::spawn(async move {
-        let outcome: Ended = idempotency.run(request("k"), |_| async { panic!("it must not run") }).await;
-        outcome
-    });
+    let (idempotency, runs) = (world.idempotency.clone(), Arc::new(AtomicUsize::new(0)));
+    let counted = runs.clone();
+    let operation = move |_| async move {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Ok::<_, &'static str>(Response::new(201))
+    };
+    let late = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
     tokio::time::sleep(Duration::from_secs(1)).await;
     world.clock.advance(LEASE);
     let rival = world.another(|builder| builder.on_lapse(OnLapse::Hold)).claim(request("k")).await;
     let Claimed::Run(rival) = rival else { panic!("{rival:?}") };
     assert_eq!(rival.attempt().number(), 2);
     assert!(matches!(late.await.unwrap(), Outcome::Superseded));
+    assert_eq!((runs.load(Ordering::SeqCst), world.idempotency.counters().superseded), (0, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -198,7 +267,9 @@ async fn under_hold_an_operation_starts_only_once_the_store_knows_that_it_does()
 async fn under_hold_an_attempt_that_started_and_died_is_never_taken_over() {
     let world = under_hold();
     let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
-    assert!(world.record("k").await.unwrap().started, "it said that it starts before it does");
+    let record = world.record("k").await.unwrap();
+    assert!(record.started, "it said that it starts before it does");
+    assert_eq!(record.lease_end.since(world.clock.now()), LEASE);
     drop(running);
     for later in [LEASE, Duration::from_secs(3_600)] {
         world.clock.advance(later);
@@ -290,6 +361,22 @@ async fn what_was_committed_in_the_callers_transaction_is_what_the_client_gets()
 }
 
 #[tokio::test]
+async fn an_operation_that_commits_twice_answers_with_what_it_committed_first() {
+    let world = world();
+    let store = world.store.clone();
+    let operation = move |attempt: Attempt| async move {
+        for body in ["first", "second"] {
+            let transaction = FakeTransaction { store: store.clone(), commits: true };
+            let recorded = attempt.commit(transaction, Response::new(201).with_body(body)).await.unwrap();
+            assert_eq!(recorded, Response::new(201).with_body("first"));
+        }
+        Ok::<_, &'static str>(Response::new(201).with_body("second"))
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(&outcome, Outcome::Recorded(r) if *r == Response::new(201).with_body("first")), "{outcome:?}");
+}
+
+#[tokio::test]
 async fn an_operation_that_answers_with_what_it_did_not_commit_is_an_error_and_nothing_is_recorded() {
     let world = world();
     let operation = |attempt: Attempt| async move {
@@ -299,7 +386,13 @@ async fn an_operation_that_answers_with_what_it_did_not_commit_is_an_error_and_n
     };
     let outcome = world.idempotency.run(request("k"), operation).await;
     assert!(matches!(outcome, Outcome::RolledBack), "{outcome:?}");
-    assert_eq!(world.record("k").await.unwrap().state, State::Released);
+    let record = world.record("k").await.unwrap();
+    assert_eq!(record.state, State::Released);
+    assert!(record.fingerprint.is_some(), "what it did besides is not known, so the next is a repeat");
+    let under_hold = under_hold();
+    let outcome = under_hold.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::RolledBack), "{outcome:?}");
+    assert_eq!(under_hold.record("k").await.unwrap().state, State::Held);
 
     // What it decides after a rollback is another answer, and final.
     let operation = |attempt: Attempt| async move {
@@ -312,17 +405,93 @@ async fn an_operation_that_answers_with_what_it_did_not_commit_is_an_error_and_n
     assert!(matches!(retry, Outcome::Replay { response, .. } if response.status() == 409));
 }
 
+/// What comes between the look at a record that is still in progress and its release.
+#[tokio::test(start_paused = true)]
+async fn a_commit_or_a_takeover_at_the_last_moment_is_what_the_client_is_told() {
+    for is_committed in [true, false] {
+        let world = world();
+        let late = world.store.clone();
+        let operation = move |attempt: Attempt| async move {
+            let completion = attempt.completion(Response::new(201));
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                if is_committed {
+                    let (owner, response) = (completion.owner(), completion.response());
+                    late.inner.complete(owner, response, completion.retention()).await.unwrap();
+                }
+            });
+            Ok::<_, &'static str>(Response::new(201))
+        };
+        world.store.plan("release", Fault::Delayed(Duration::from_millis(200)), 1);
+        let idempotency = world.idempotency.clone();
+        let running = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if !is_committed {
+            world.clock.advance(LEASE);
+            let rival: Ended = world.another(|builder| builder).run(request("k"), answering(202)).await;
+            assert!(matches!(rival, Outcome::Ran { stored: true, .. }), "{rival:?}");
+        }
+        match running.await.unwrap() {
+            Outcome::Recorded(response) if is_committed => assert_eq!(response, Response::new(201)),
+            Outcome::Superseded if !is_committed => {}
+            other => panic!("{is_committed}: {other:?}"),
+        }
+        let counters = world.idempotency.counters();
+        assert_eq!((counters.completed, counters.superseded), (is_committed.into(), (!is_committed).into()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whether_it_was_committed_is_asked_until_the_store_says_and_if_it_never_does_that_is_not_stored() {
+    for (kind, is_stored) in [(StoreErrorKind::Unavailable, true), (StoreErrorKind::Corrupt, false)] {
+        let world = world();
+        world.store.plan("read", Fault::Refused(kind), 1);
+        let store = world.store.clone();
+        let operation = move |attempt: Attempt| async move {
+            let transaction = FakeTransaction { store, commits: true };
+            attempt.commit(transaction, Response::new(201)).await.map_err(|_| "not committed")
+        };
+        let outcome = world.idempotency.run(request("k"), operation).await;
+        assert!(matches!(outcome, Outcome::Ran { stored, .. } if stored == is_stored), "{kind:?}: {outcome:?}");
+        let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
+        assert!(matches!(retry, Outcome::Replay { .. }), "{retry:?}");
+    }
+}
+
 #[tokio::test]
-async fn what_was_committed_and_is_answered_is_the_operations_own_reply() {
-    let world = world();
+async fn what_was_committed_and_is_answered_is_the_operations_own_reply_and_recorded_whole() {
+    let world = world_with(|builder| builder.max_response(5));
     let store = world.store.clone();
+    let response = Response::new(201).with_body("larger than that");
+    let committed = response.clone();
     let operation = move |attempt: Attempt| async move {
         let transaction = FakeTransaction { store, commits: true };
-        attempt.commit(transaction, Response::new(201)).await.map_err(|_| "not committed")
+        attempt.commit(transaction, committed).await.map_err(|_| "not committed")
     };
     let outcome = world.idempotency.run(request("k"), operation).await;
     assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
-    assert_eq!(world.idempotency.counters().completed, 1);
+    assert_eq!((world.idempotency.counters().completed, world.store.calls("complete")), (1, 0));
+    let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
+    assert!(matches!(&retry, Outcome::Replay { response: replayed, .. } if *replayed == response), "{retry:?}");
+}
+
+/// The record has expired since, and another of the same number has been made in its place.
+#[tokio::test]
+async fn the_record_of_a_later_life_is_not_taken_for_what_an_attempt_committed() {
+    let world = Arc::new(world_with(|builder| builder.retention(Retention::new(LEASE).with_held(LEASE))));
+    let rival = world.clone();
+    let operation = move |attempt: Attempt| async move {
+        let response = Response::new(201).with_body("R1");
+        drop(attempt.completion(response.clone()));
+        rival.clock.advance(LEASE);
+        let second: Ended = rival.another(|builder| builder).run(request("k"), answering(202)).await;
+        assert!(matches!(second, Outcome::Ran { stored: true, .. }), "{second:?}");
+        assert_eq!(rival.record("k").await.unwrap().number, attempt.number());
+        Ok::<_, &'static str>(response)
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Superseded), "{outcome:?}");
+    assert_eq!(world.store.calls("release"), 0, "there is nothing of it to give back");
 }
 
 #[tokio::test(start_paused = true)]
@@ -350,6 +519,28 @@ async fn a_step_that_is_asked_for_twice_is_done_once_and_its_lost_reply_asked_fo
     assert_eq!(first.unwrap(), "ch_1");
     let again = running.attempt().step("charge", || async { panic!("it must not be done again") }).await;
     assert_eq!(again.map_err(|_: StepError<()>| ()).unwrap(), "ch_1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_whose_result_was_kept_although_nobody_heard_of_it_keeps_the_first_result() {
+    let world = world();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let step = async |result: &'static str| {
+        running.attempt().step("charge", || async move { Ok::<_, &'static str>(Bytes::from(result)) }).await
+    };
+    world.store.plan("checkpoint", Fault::Late(Duration::from_secs(1)), 1);
+    assert!(tokio::time::timeout(Duration::from_millis(500), step("ch_1")).await.is_err());
+    assert_eq!(step("ch_2").await.unwrap(), "ch_1");
+}
+
+#[tokio::test]
+async fn a_step_without_a_name_is_not_begun() {
+    let attempt = Attempt::for_test(support::scope(), idem_core::Key::new("k").unwrap());
+    assert!(!attempt.is_protected());
+    let unnamed = attempt.step("", || async { panic!("it is not begun") }).await;
+    assert!(matches!(unnamed, Err(StepError::<()>::Name(_))), "{unnamed:?}");
+    let named = attempt.step("charge", || async { Ok::<_, ()>(Bytes::from("ch_1")) }).await;
+    assert_eq!(named.unwrap(), "ch_1", "what nothing protects has its steps done");
 }
 
 #[tokio::test]
@@ -507,6 +698,16 @@ async fn an_attempt_that_answers_with_what_it_committed_too_late_is_superseded_b
 }
 
 #[tokio::test]
+async fn who_completes_by_hand_what_it_committed_is_told_what_is_recorded() {
+    let world = world();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let transaction = FakeTransaction { store: world.store.clone(), commits: true };
+    let committed = Response::new(201).with_body("committed");
+    running.attempt().commit(transaction, committed.clone()).await.unwrap();
+    assert_eq!(running.complete(Response::new(202)).await, Settled::Completed(committed));
+}
+
+#[tokio::test]
 async fn a_transaction_that_was_rolled_back_leaves_the_attempt_to_its_outcome() {
     let world = world();
     let store = world.store.clone();
@@ -549,9 +750,24 @@ async fn expired_records_leave_in_the_background_unless_that_is_turned_off() {
             let _: Ended = world.idempotency.run(request(&n.to_string()), answering(201)).await;
         }
         world.clock.advance(Duration::from_secs(61));
-        tokio::time::sleep(Duration::from_secs(60)).await;
+        tokio::time::sleep(Duration::from_secs(11)).await;
         assert_eq!(world.store.inner.record_count(), left);
+        assert_eq!(world.store.calls("sweep"), if left == 0 { 3 } else { 0 }, "batches of 500, until there is no more");
         assert_eq!(world.idempotency.counters().swept, 1_200 - left as u64);
+    }
+}
+
+#[test]
+fn sweeping_goes_on_on_another_runtime_when_the_first_one_has_ended() {
+    let world = world_with(|builder| builder.sweep(Sweep::Every(Duration::from_secs(10))));
+    for _ in 0..2 {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().start_paused(true).build().unwrap().block_on(async {
+            let before = world.store.calls("sweep");
+            let _: Ended = world.idempotency.run(request("k"), answering(201)).await;
+            tokio::time::sleep(Duration::from_secs(11)).await;
+            assert_eq!(world.store.calls("sweep"), before + 1);
+        });
     }
 }
 
@@ -647,6 +863,11 @@ async fn a_shutdown_waits_for_what_is_settled_by_hand() {
 
 #[tokio::test(start_paused = true)]
 async fn a_setting_of_for_ever_is_a_long_time_and_no_panic() {
+    let all = |builder: idem_runner::Builder| {
+        builder.lease(Duration::MAX).max_run(Duration::MAX).retention(Retention::new(Duration::MAX))
+    };
+    let outcome: Ended = world().another(all).run(request("k"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
     let world = world_with(|builder| {
         builder
             .retention(Retention::new(Duration::MAX))
@@ -656,10 +877,55 @@ async fn a_setting_of_for_ever_is_a_long_time_and_no_panic() {
             .store_timeout(Duration::MAX)
             .on_conflict(OnConflict::Wait { at_most: Duration::MAX })
             .sweep(Sweep::Every(Duration::MAX))
+            .max_waiters(usize::MAX)
     });
     world.store.plan("complete", Fault::ReplyLost, 1);
     let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
     assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+}
+
+#[test]
+fn what_is_not_set_is_as_documented() {
+    let idempotency = Idempotency::builder(world().store).build().unwrap();
+    let settings = format!("{idempotency:?}");
+    for expected in [
+        "lease: 30s",
+        "max_run: 900s",
+        "retention: Retention { standard: 86400s, held: 2592000s }",
+        "on_lapse: TakeOver",
+        "lapse_limit: None",
+        "max_response: None",
+        "on_conflict: Refuse",
+        "max_waiters: 1024",
+        "on_unavailable: Refuse",
+        "store_timeout: 5s",
+        "completion_patience: 1s",
+        "completion_limit: 900s",
+        "sweep: Every(60s)",
+    ] {
+        assert!(settings.contains(expected), "{expected}: {settings}");
+    }
+    assert_eq!((idempotency.lease(), idempotency.retention()), (LEASE, Retention::default()));
+}
+
+#[test]
+fn what_is_not_set_is_no_longer_than_what_bounds_it() {
+    let short = Duration::from_millis(500);
+    let build = |set: fn(idem_runner::Builder) -> idem_runner::Builder| {
+        let settings = set(Idempotency::builder(world().store)).build().unwrap();
+        format!("{settings:?}")
+    };
+    let settings = build(|builder| builder.store_timeout(Duration::from_millis(500)));
+    assert!(settings.contains(&format!("completion_patience: {short:?}")), "{settings}");
+    let settings =
+        build(|builder| builder.lease(Duration::from_secs(5)).retention(Retention::new(Duration::from_secs(60))));
+    assert!(settings.contains("completion_limit: 60s"), "{settings}");
+    // What is equal to its bound is not too long.
+    let settings = build(|builder| {
+        let minute = Duration::from_secs(60);
+        builder.lease(minute).max_run(minute).retention(Retention::new(minute)).completion_limit(minute)
+    });
+    assert!(settings.contains("lease: 60s"), "{settings}");
 }
 
 // cases 043, 121

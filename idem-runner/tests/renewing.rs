@@ -1,15 +1,200 @@
-//! Leases are kept alive whatever happens to others.
+//! When leases are renewed, by whom, and what is told of it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use idem_core::{Response, StoreErrorKind};
-use idem_runner::Outcome;
-use support::{Ended, Fault, LEASE, answering, eventually, request, world, world_with};
+use idem_core::{Answer, Grant, Response, Retention, StoreErrorKind};
+use idem_runner::{Attempt, Claimed, Outcome, Settled};
+use support::{Ended, Fault, LEASE, World, answering, eventually, request, world, world_with};
 use tokio::{runtime, sync::Notify};
+
+const SECOND: Duration = Duration::from_secs(1);
+const UNAVAILABLE: Fault = Fault::Refused(StoreErrorKind::Unavailable);
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_is_renewed_after_each_third_of_its_lease_or_soon_after_and_never_late() {
+    let world = world();
+    let _first = world.idempotency.claim(request("k")).await;
+    world.advance(SECOND).await;
+    let _second = world.idempotency.claim(request("l")).await; // between two looks at what is due
+    world.advance(SECOND * 9 - Duration::from_millis(500)).await;
+    assert_eq!(world.store.calls("renew"), 0);
+    world.advance(Duration::from_millis(500)).await;
+    assert_eq!(world.store.calls("renew"), 1);
+    world.advance(SECOND * 3).await;
+    assert_eq!(world.store.calls("renew"), 2);
+    world.advance(LEASE * 2).await;
+    let counters = world.idempotency.counters();
+    assert_eq!((counters.renewed_late, counters.renewal_failures, counters.overran), (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_without_an_answer_is_given_up_within_a_sixth_of_the_lease_and_tried_again() {
+    let world = world();
+    world.store.plan("renew", Fault::Hangs, 1);
+    let Claimed::Run(_running) = world.idempotency.claim(request("k")).await else { panic!() };
+    world.advance(SECOND * 15).await;
+    let counters = world.idempotency.counters();
+    assert_eq!((counters.renewal_failures, counters.store_errors, counters.renewed), (1, 1, 0));
+    world.advance(SECOND * 5).await;
+    assert_eq!(world.idempotency.counters().renewed, 1);
+    world.advance(LEASE).await;
+    let duplicate: Ended = world.another(|builder| builder).run(request("k"), answering(500)).await;
+    assert!(matches!(duplicate, Outcome::Conflict { .. }), "{duplicate:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_counts_from_when_it_was_asked_for_and_not_from_its_answer() {
+    let world = world();
+    world.store.plan("renew", Fault::Late(SECOND * 4), 1);
+    let Claimed::Run(_running) = world.idempotency.claim(request("k")).await else { panic!() };
+    world.advance(SECOND * 15).await;
+    // It was asked for after 10 seconds and answered after 14: its lease ends after 40.
+    world.store.plan("renew", UNAVAILABLE, usize::MAX);
+    world.advance(SECOND * 25 + SECOND / 2).await;
+    world.store.heal();
+    world.advance(SECOND * 3).await;
+    let counters = world.idempotency.counters();
+    assert_eq!((counters.renewed, counters.renewed_late), (2, 1), "{counters:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_comes_after_the_end_of_its_attempt_does_not_mean_that_the_key_was_lost() {
+    let world = world();
+    world.store.plan("renew", Fault::Delayed(SECOND * 4), 1);
+    let finish = Arc::new(Notify::new());
+    let first = world.spawn("k", &finish);
+    world.advance(SECOND * 11).await;
+    finish.notify_one();
+    assert!(matches!(first.await.unwrap(), Outcome::Ran { stored: true, .. }));
+    world.advance(LEASE).await;
+    assert_eq!(world.store.calls("renew"), 1);
+    assert_eq!(world.idempotency.counters().superseded, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_finds_the_record_ended_by_a_completion_whose_reply_was_lost_loses_nothing() {
+    let world = world_with(|builder| builder.completion_patience(LEASE * 2));
+    world.store.plan("complete", Fault::ReplyLost, usize::MAX);
+    let told = Arc::new(AtomicUsize::new(0));
+    let (idempotency, telling) = (world.idempotency.clone(), told.clone());
+    let operation = move |attempt: Attempt| async move {
+        tokio::spawn(async move {
+            attempt.superseded().await;
+            telling.fetch_add(1, Ordering::SeqCst);
+        });
+        Ok::<_, &'static str>(Response::new(201))
+    };
+    let first = tokio::spawn(async move { idempotency.run(request("k"), operation).await });
+    world.advance(LEASE).await;
+    assert!(world.store.calls("renew") > 0);
+    world.store.heal();
+    assert!(matches!(first.await.unwrap(), Outcome::Ran { stored: true, .. }));
+    assert_eq!((world.idempotency.counters().superseded, told.load(Ordering::SeqCst)), (0, 0));
+}
+
+/// Takes over by hand, so that nobody renews it.
+async fn take_over(world: &World, key: &str) -> Grant {
+    let claim = world.idempotency.prepare(request(key)).unwrap();
+    match idem_core::claim(&world.store.inner, &claim).await.unwrap() {
+        Answer::Claimed(grant) | Answer::TakenOver(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+// case 019
+#[tokio::test(start_paused = true)]
+async fn the_next_renewal_tells_an_attempt_that_it_lost_its_key_and_is_its_last() {
+    let world = world();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    world.clock.advance(LEASE);
+    take_over(&world, "k").await;
+    let started = tokio::time::Instant::now();
+    running.attempt().superseded().await;
+    assert!(started.elapsed() <= LEASE / 3, "{:?}", started.elapsed());
+    tokio::time::sleep(LEASE).await;
+    assert_eq!(world.store.calls("renew"), 1);
+    assert_eq!(running.complete(Response::new(201)).await, Settled::Superseded);
+    assert_eq!(world.idempotency.counters().superseded, 1, "told by a renewal and by its own end, counted once");
+}
+
+/// After `max_run` the record is looked at, and that alone tells.
+#[tokio::test(start_paused = true)]
+async fn after_max_run_an_attempt_is_looked_after_once_in_a_lease_and_told_when_another_has_its_key() {
+    // With the shorter retention the record has expired by then, and the rival's is a new one: its number is 1 too.
+    for retention in [LEASE * 100, LEASE] {
+        let world = world_with(|builder| {
+            builder.max_run(LEASE * 2).retention(Retention::new(retention).with_held(Duration::ZERO))
+        });
+        let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+        let attempt = running.attempt();
+        world.advance(LEASE * 3 - SECOND * 11).await;
+        assert_eq!(world.store.calls("renew"), 5, "none from max_run on");
+        assert_eq!((world.store.calls("read"), world.idempotency.counters().overran), (1, 1));
+        assert!(!attempt.is_superseded(), "it is the owner still");
+        world.advance(SECOND * 6).await;
+        assert!(!attempt.is_superseded() && world.store.calls("read") == 1, "it has lapsed, and nobody took over");
+        let rival = take_over(&world, "k").await;
+        assert_eq!(rival.number() == 1, retention == LEASE);
+        world.advance(SECOND * 6).await;
+        assert!(attempt.is_superseded(), "{retention:?}");
+        world.advance(LEASE * 2).await;
+        assert_eq!(world.store.calls("read"), 2, "none once it was told");
+        let counters = world.idempotency.counters();
+        assert_eq!((counters.overran, counters.superseded), (1, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_hangs_keeps_no_other_attempt_from_being_renewed() {
+    let world = world_with(|builder| builder.max_run(LEASE * 2));
+    world.store.plan("read", Fault::Hangs, usize::MAX);
+    let _stuck = world.idempotency.claim(request("stuck")).await;
+    world.advance(LEASE + LEASE / 2).await;
+    let Claimed::Run(_running) = world.idempotency.claim(request("k")).await else { panic!() };
+    world.advance(LEASE * 2 - SECOND).await;
+    assert!(world.store.calls("read") > 0);
+    let duplicate: Ended = world.another(|builder| builder).run(request("k"), answering(500)).await;
+    assert!(matches!(duplicate, Outcome::Conflict { .. }), "{duplicate:?}");
+}
+
+#[test]
+fn attempts_are_renewed_on_another_runtime_when_the_first_one_has_ended() {
+    let paused = || runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let world = world();
+    paused().block_on(async {
+        let outcome: Ended = world.idempotency.run(request("first"), answering(201)).await;
+        assert!(matches!(outcome, Outcome::Ran { stored: true, .. }));
+    });
+    paused().block_on(async {
+        let Claimed::Run(_running) = world.idempotency.claim(request("k")).await else { panic!() };
+        world.advance(LEASE * 2).await;
+        let duplicate: Ended = world.another(|builder| builder).run(request("k"), answering(500)).await;
+        assert!(matches!(duplicate, Outcome::Conflict { .. }), "{duplicate:?}");
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn however_many_attempts_run_one_task_renews_them() {
+    let world = world();
+    let mut running = Vec::new();
+    for n in 0..100 {
+        running.push(world.idempotency.claim(request(&n.to_string())).await);
+    }
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    assert!(tasks <= 2, "one renews and one sweeps: {tasks}");
+    world.advance(LEASE * 2).await;
+    assert!(world.idempotency.counters().renewed >= 500, "{}", world.idempotency.counters().renewed);
+}
 
 // case 018
 #[tokio::test(start_paused = true)]

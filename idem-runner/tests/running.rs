@@ -105,9 +105,12 @@ async fn a_key_that_is_used_for_another_request_is_refused_whatever_became_of_th
 async fn an_older_form_of_the_fingerprint_still_gets_the_replay() {
     let world = world();
     let _: Ended = world.idempotency.run(request_of("k", "old form"), answering(201)).await;
-    let upgraded = request_of("k", "new form").accepting(fingerprint("old form"));
-    let outcome: Ended = world.idempotency.run(upgraded, answering(500)).await;
-    assert!(matches!(outcome, Outcome::Replay { .. }), "{outcome:?}");
+    for forms in [["old form", "older form"], ["older form", "old form"]] {
+        let [one, other] = forms.map(fingerprint);
+        let upgraded = request_of("k", "new form").accepting(one).accepting(other);
+        let outcome: Ended = world.idempotency.run(upgraded, answering(500)).await;
+        assert!(matches!(outcome, Outcome::Replay { .. }), "{forms:?}: {outcome:?}");
+    }
 }
 
 #[tokio::test]
@@ -272,4 +275,10 @@ async fn the_downstream_key_is_the_same_in_every_attempt_and_differs_by_step_sco
     assert_ne!(&other.downstream_key("charge"), first);
     assert_ne!(&other.downstream_uuid("charge"), uuid);
     assert_ne!(other.downstream_key("charge"), other.downstream_key("mail"));
+    assert_ne!(other.downstream_uuid("charge"), other.downstream_uuid("mail"));
+    let elsewhere = idem_runner::Attempt::for_test(Scope::new("tenant-8").unwrap(), request_key());
+    assert_ne!(&elsewhere.downstream_key("charge"), first);
+    assert_ne!(&elsewhere.downstream_uuid("charge"), uuid);
+    assert_eq!(first, &idem_core::downstream_key("tenant-7", "k", "charge"));
+    assert_eq!(uuid, &idem_core::downstream_uuid("tenant-7", "k", "charge"));
 }

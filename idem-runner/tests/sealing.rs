@@ -5,17 +5,25 @@
 
 mod support;
 
-use std::{pin::Pin, sync::Arc};
+use std::{
+    num::NonZeroUsize,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use idem_core::{
-    Body, CommitError, Completion, Fenced, Key, NotRetained, Response, Retention, Scope, State, Store, StoreErrorKind,
-    Transaction,
+    Answer, Body, Checkpoint, CommitError, Completion, Fenced, Key, NotRetained, Resolve, Response, Retention, Scope,
+    State, Store, StoreErrorKind, Token, Transaction,
 };
 use idem_runner::{
-    Attempt, Builder, Idempotency, OnUnavailable, Outcome, Request, Seal, SealError, SealKey, SealKeys, Sealed,
+    Attempt, Builder, Claimed, Idempotency, OnUnavailable, Outcome, Request, Seal, SealError, SealKey, SealKeys, Sealed,
 };
-use support::{Ended, Faulty, Keyless, LEASE, World, answering, fingerprint, request, scope, world, world_with};
+use support::{Ended, Fault, Faulty, Keyless, LEASE, World, answering, fingerprint, request, scope, world, world_with};
 
 fn keys(id: &str) -> SealKeys {
     SealKeys::new(SealKey::new(id, &[id.len() as u8; 32]).unwrap())
@@ -79,8 +87,9 @@ async fn an_answer_that_was_moved_to_another_record_is_refused_there_and_nothing
     let world = world_with(sealing(keys("a")));
     let _: Ended = world.idempotency.run(request("k"), issue).await;
     let (State::Done(kept), _) = stored(&world, "k").await else { panic!() };
-    // Another key of the same scope, and the same key of another scope.
-    for (scope, key) in [(scope(), "l"), (Scope::new("tenant-8").unwrap(), "k")] {
+    // Another key of the same scope, the same key of another scope, and one that reads the same when written together.
+    for (scope, key) in [(scope(), "l"), (Scope::new("tenant-8").unwrap(), "k"), (Scope::new("tenant-").unwrap(), "7k")]
+    {
         let of_other = || Request::new(scope.clone(), Key::new(key).unwrap(), fingerprint("body"));
         let claim = world.idempotency.prepare(of_other()).unwrap();
         let idem_core::Answer::Claimed(grant) = idem_core::claim(&world.store.inner, &claim).await.unwrap() else {
@@ -156,6 +165,153 @@ async fn results_of_steps_are_sealed_too_and_a_takeover_resumes_behind_them() {
     assert!(matches!(&resumed, Outcome::Ran { reply, .. } if *reply == Response::new(201).with_body("top-secret")));
 }
 
+// What is sealed for one step is not opened as the result of another.
+#[tokio::test]
+async fn a_result_that_was_moved_to_another_step_is_refused_there_and_the_step_is_not_done() {
+    let world = world_with(sealing(keys("a")));
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let result = Bytes::from_static(b"ch_1");
+    running.attempt().step("charge", || async { Ok::<_, &str>(result) }).await.unwrap();
+    let sealed = world.record("k").await.unwrap().checkpoints.find("charge").unwrap().clone();
+    let moved = Checkpoint::new("refund", sealed).unwrap();
+    let _ = world.store.inner.checkpoint(running.attempt().owner(), &moved).await.unwrap();
+    drop(running);
+    world.clock.advance(LEASE);
+    let operation = |attempt: Attempt| async move {
+        let refused = attempt.step("refund", || async { panic!("it is refunded") }).await;
+        let Err(idem_runner::StepError::<&str>::Store(error)) = refused else { panic!("{refused:?}") };
+        assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+        Err::<Response, _>("refused")
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Failed("refused")), "{outcome:?}");
+}
+
+/// Opens everything as the same bytes, and counts.
+#[derive(Debug, Default)]
+struct Junk(AtomicUsize);
+
+impl Seal for Junk {
+    fn seal(&self, _: &[u8], _: &[u8]) -> Result<Sealed, SealError> {
+        Ok(Sealed { key_id: "junk".into(), bytes: Bytes::from_static(b"sealed") })
+    }
+
+    fn open(&self, _: &Sealed, _: &[u8]) -> Result<Vec<u8>, SealError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Ok(b"\xffjunk".to_vec())
+    }
+}
+
+#[tokio::test]
+async fn what_was_just_sealed_is_not_opened_to_be_known_and_what_opens_to_no_response_is_an_error() {
+    let junk = Arc::new(Junk::default());
+    let seal = Arc::clone(&junk);
+    let world = world_with(|builder| builder.seal(seal));
+    let first = world.idempotency.run(request("k"), issue).await;
+    assert!(matches!(&first, Outcome::Ran { reply, stored: true } if *reply == token()), "{first:?}");
+    assert_eq!(junk.0.load(Ordering::SeqCst), 0);
+    let outcome = world.idempotency.run(request("k"), never).await;
+    let Outcome::Store(error) = outcome else { panic!("{outcome:?}") };
+    assert!(matches!(error.kind(), StoreErrorKind::Corrupt | StoreErrorKind::Configuration), "{error}");
+    assert!(error.to_string().starts_with("faulty store, claim: "), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_of_which_all_is_sealed_does_what_it_is_asked_and_gives_everything_opened() {
+    let world = world_with(sealing(keys("a")));
+    let store = world.idempotency.store();
+    let second = Duration::from_secs(1);
+    let result = Bytes::from_static(b"top-secret");
+    let claim = async |key: &str| {
+        let claim = world.idempotency.prepare(request(key)).unwrap().with_lease(second * 10);
+        match idem_core::claim(&**store, &claim).await.unwrap() {
+            Answer::Claimed(grant) => grant.owner().clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let left = async |key: &str| {
+        let record = world.record(key).await.unwrap();
+        (record.lease_end.since(world.clock.now()), record.expiry.since(world.clock.now()))
+    };
+    let keep = Retention::new(second * 100).with_held(second * 500);
+
+    let done = claim("done").await;
+    let _ = store.renew(&done, second * 20).await.unwrap();
+    assert_eq!(left("done").await.0, second * 20);
+    let (found, _) = tokio::join!(store.wait(done.scope(), done.key(), done.attempt(), second * 30), async {
+        tokio::time::sleep(second).await;
+        store.complete(&done, &token(), keep).await.unwrap()
+    });
+    assert_eq!(found.unwrap().unwrap().record.state, State::Done(token()));
+    assert_eq!(left("done").await.1, second * 100);
+
+    let forgotten = claim("forgotten").await;
+    let _ = store.forget(&forgotten).await.unwrap();
+    assert_eq!(world.record("forgotten").await.unwrap().fingerprint, None);
+
+    for key in ["a", "b"] {
+        let owner = claim(key).await;
+        let _ = store.checkpoint(&owner, &Checkpoint::new("charge", result.clone()).unwrap()).await.unwrap();
+        let start = tokio::time::Instant::now();
+        assert!(store.wait(owner.scope(), owner.key(), owner.attempt(), second * 3).await.unwrap().is_some());
+        assert_eq!(start.elapsed(), second * 3, "{key}");
+        let _ = store.hold(&owner, keep).await.unwrap();
+        assert_eq!(left(key).await.1, second * 500, "{key}");
+    }
+    let (a, many) = (Key::new("a").unwrap(), NonZeroUsize::new(9).unwrap());
+    let after = store.lapsed(Some((&scope(), &a)), many).await.unwrap();
+    assert_eq!(after.iter().map(|lapsed| lapsed.key.as_str()).collect::<Vec<_>>(), ["b"]);
+    assert_eq!(after[0].record.checkpoints.find("charge"), Some(&result));
+    assert_eq!(store.lapsed(None, NonZeroUsize::MIN).await.unwrap()[0].key, a);
+    let seen = after[0].record.attempt();
+    let resolve = Resolve::new(scope(), Key::new("b").unwrap(), seen, Token::from_bytes([9; 16]));
+    let Fenced::Written(grant) = idem_core::resolve(&**store, &resolve).await.unwrap() else { panic!() };
+    assert_eq!(grant.checkpoints().find("charge"), Some(&result));
+
+    world.clock.advance(second * 101);
+    assert_eq!(store.sweep(many).await.unwrap(), 1, "what was done");
+    assert_eq!(store.purge(&scope(), NonZeroUsize::MIN).await.unwrap(), 1);
+    assert_eq!(store.purge(&scope(), many).await.unwrap(), 2);
+    world.store.plan("check", Fault::Refused(StoreErrorKind::Configuration), 1);
+    assert_eq!(store.check().await.unwrap_err().kind(), StoreErrorKind::Configuration);
+    store.check().await.unwrap();
+}
+
+/// Bytes from their hexadecimal digits.
+fn hex(digits: &str) -> Bytes {
+    let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+    (0..digits.len()).step_by(2).map(byte).collect()
+}
+
+/// What was stored before an upgrade must be opened after it: neither how it is sealed nor what it is bound to may change.
+#[tokio::test]
+async fn what_the_first_version_sealed_is_opened() {
+    let keys = || SealKeys::new(SealKey::new("2026-12", &[12; 32]).unwrap());
+    let world = world_with(sealing(keys()));
+    let response = "016949efe6f0fe60bf5938f0efb9c96e67cf17df21d83fa4d460523ed9891fe3edcdf8b7818c7f320e697fe6a428ac65595bc23126\
+                    58580c7543893600";
+    let recorded = Response::new(201).with_kept(Body::Sealed { key_id: "2026-12".into(), bytes: hex(response) });
+    let opened = world.idempotency.opened(&scope(), &Key::new("k").unwrap(), recorded).unwrap();
+    assert_eq!(opened, Response::new(201).with_body("paid"));
+
+    let result = "006964656d2e7365616c65642e310007323032362d313201027b94607a437e2656a3dbe1d7aa053e5cdc8f4ee54b1e9eff4425e51cc3\
+                  5a4a9dcff3ac0aa2e30203cfd4a7";
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let kept = Checkpoint::new("charge", hex(result)).unwrap();
+    let _ = world.store.inner.checkpoint(running.attempt().owner(), &kept).await.unwrap();
+    drop(running);
+    world.clock.advance(LEASE);
+    let resumed = world.idempotency.run(request("k"), |attempt: Attempt| async move {
+        let found = attempt.checkpoints().find("charge").cloned().unwrap_or_default();
+        Ok::<_, &str>(Response::new(201).with_body(found))
+    });
+    let resumed = resumed.await;
+    assert!(
+        matches!(&resumed, Outcome::Ran { reply, .. } if *reply == Response::new(201).with_body("ch_1")),
+        "{resumed:?}"
+    );
+}
+
 /// A transaction that completes the record in the store itself, beneath the runner.
 struct Own(Arc<Faulty>);
 
@@ -208,6 +364,7 @@ async fn what_is_claimed_and_completed_by_the_callers_own_means_can_be_sealed_an
     let _ = world.store.inner.complete(grant.owner(), &sealed, Retention::default()).await.unwrap();
     assert!(!stored(&world, "k").await.1);
     assert_eq!(world.idempotency.opened(claim.scope(), claim.key(), sealed.clone()).unwrap(), token());
+    assert_eq!(world.idempotency.sealed(claim.scope(), claim.key(), sealed.clone()).unwrap(), sealed, "sealed once");
     let elsewhere = world.idempotency.opened(claim.scope(), &Key::new("l").unwrap(), sealed).unwrap_err();
     assert_eq!(elsewhere.kind(), StoreErrorKind::Corrupt);
     let retry = world.idempotency.run(request("k"), never).await;

@@ -14,7 +14,7 @@ use std::{
 
 use idem_core::{OnLapse, Response, Retention, State, StoreErrorKind};
 use idem_runner::{Claimed, OnUnavailable, Outcome, Settled};
-use support::{Ended, Fault, LEASE, answering, eventually, request, world, world_with};
+use support::{Ended, Fault, LEASE, answering, eventually, request, request_of, world, world_with};
 use tokio::{sync::Notify, task::JoinHandle};
 
 const FOR_EVER: usize = usize::MAX;
@@ -52,6 +52,65 @@ async fn while_the_store_is_away_nothing_runs_and_afterwards_everything_does() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_may_have_been_claimed_is_taken_back_once_after_a_pause_as_if_it_had_never_been() {
+    let world = world();
+    world.store.plan("claim", Fault::ReplyLost, FOR_EVER);
+    let refused: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(refused, Outcome::Store(_)), "{refused:?}");
+    tokio::time::sleep(Duration::from_millis(500)).await; // the store's trouble passes
+    world.store.heal();
+    assert!(world.idempotency.shutdown(Duration::from_secs(2)).await, "it is soon over");
+    assert_eq!(world.record("k").await.unwrap().state, State::Released, "and a shutdown waits for it");
+    let another = world.another(|builder| builder);
+    let retry = another.run(request_of("k", "corrected"), |attempt| async move {
+        assert!(!attempt.is_repeat(), "nothing was done under it");
+        Ok::<_, &'static str>(Response::new(201))
+    });
+    assert!(matches!(retry.await, Outcome::Ran { stored: true, .. }));
+
+    // While the trouble lasts it is tried once, and given up in time.
+    for fault in [UNAVAILABLE, Fault::Hangs] {
+        let world = support::world();
+        world.store.plan("claim", fault, FOR_EVER);
+        let refused: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        assert!(matches!(refused, Outcome::Store(_)), "{refused:?}");
+        let claims = world.store.calls("claim");
+        assert!(world.idempotency.shutdown(Duration::from_secs(7)).await, "{fault:?}");
+        assert_eq!(world.store.calls("claim"), claims + 1, "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_fails_is_repeated_for_about_store_timeout() {
+    for timeout in [5, 20] {
+        let timeout = Duration::from_secs(timeout);
+        let world = world_with(|builder| builder.store_timeout(timeout));
+        world.store.plan("claim", UNAVAILABLE, FOR_EVER);
+        let start = tokio::time::Instant::now();
+        let refused: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        assert!(matches!(refused, Outcome::Store(_)), "{refused:?}");
+        assert!((timeout / 2..timeout).contains(&start.elapsed()), "{timeout:?}: {:?}", start.elapsed());
+        // And so long one call may take.
+        world.store.plan("claim", Fault::Hangs, FOR_EVER);
+        let start = tokio::time::Instant::now();
+        let refused: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        assert!(matches!(refused, Outcome::Store(_)), "{refused:?}");
+        assert_eq!(start.elapsed(), timeout);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_runs_unprotected_leaves_what_may_have_been_claimed_to_its_lease() {
+    let world = world_with(|builder| builder.on_unavailable(OnUnavailable::RunUnprotected));
+    world.store.plan("claim", Fault::ReplyLost, FOR_EVER);
+    let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: false, .. }), "{outcome:?}");
+    world.store.heal();
+    assert!(world.idempotency.shutdown(Duration::from_secs(5)).await);
+    assert_eq!(world.record("k").await.unwrap().state, State::InProgress, "what ran is not forgotten");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_error_that_repeating_does_not_help_is_not_repeated() {
     for kind in [StoreErrorKind::Contract, StoreErrorKind::Configuration, StoreErrorKind::Corrupt] {
         let world = world_with(|builder| builder.on_unavailable(OnUnavailable::RunUnprotected));
@@ -78,6 +137,8 @@ async fn running_unprotected_is_an_explicit_choice_and_counted() {
     let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
     assert_eq!(running.complete(Response::new(201)).await, Settled::NotStored);
     assert_eq!(world.store.calls("complete"), 0);
+    let passing: Ended = world.idempotency.run(request("k"), answering(503)).await;
+    assert!(matches!(passing, Outcome::Ran { stored: true, .. }), "nothing was to be recorded: {passing:?}");
 }
 
 // case 076
@@ -108,6 +169,44 @@ async fn a_completion_is_tried_again_whatever_the_error_unless_it_is_a_bug() {
     let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
     assert!(matches!(outcome, Outcome::Ran { stored: false, .. }), "{outcome:?}");
     assert_eq!((world.store.calls("complete"), world.idempotency.counters().completion_failures), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_goes_on_in_the_background_leaves_nothing_unrecorded() {
+    let world = world();
+    world.store.plan("release", UNAVAILABLE, FOR_EVER);
+    let outcome: Ended = world.idempotency.run(request("k"), answering(503)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+    world.store.heal();
+    assert!(world.idempotency.shutdown(LEASE).await);
+    assert_eq!(world.record("k").await.unwrap().state, State::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_settles_by_hand_is_told_whether_it_goes_on() {
+    let world = world_with(|builder| builder.completion_limit(Duration::from_secs(60)));
+    for (key, kind, expected) in [
+        ("goes on", StoreErrorKind::Unavailable, Settled::Pending),
+        ("is over", StoreErrorKind::Contract, Settled::NotStored),
+    ] {
+        let Claimed::Run(running) = world.idempotency.claim(request(key)).await else { panic!() };
+        world.store.plan("complete", Fault::Refused(kind), FOR_EVER);
+        assert_eq!(running.complete(Response::new(201)).await, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_is_tried_every_five_seconds_until_the_limit_and_not_after_it() {
+    let hour = Duration::from_secs(3_600);
+    let world = world_with(|builder| builder.completion_limit(hour).completion_patience(hour * 2));
+    world.store.plan("complete", UNAVAILABLE, FOR_EVER);
+    let start = tokio::time::Instant::now();
+    let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: false, .. }), "{outcome:?}");
+    assert!((hour - Duration::from_secs(5)..hour).contains(&start.elapsed()), "{:?}", start.elapsed());
+    let tries = world.store.calls("complete");
+    assert!((720..=730).contains(&tries), "quick at first, and every five seconds then: {tries}");
+    assert_eq!(world.idempotency.counters().completion_retries as usize, tries - 1);
 }
 
 // case 001
@@ -389,6 +488,7 @@ async fn an_attempt_that_lost_its_key_while_it_ran_is_superseded_and_overwrites_
         .await;
     assert!(matches!(outcome, Outcome::Superseded), "{outcome:?}");
     assert_eq!(world.idempotency.counters().superseded, 1);
+    assert_eq!(world.store.calls("read"), 0, "it used no transaction that the record could tell of");
     let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
     assert!(matches!(retry, Outcome::Replay { response, .. } if response == Response::new(201).with_body("R2")));
 }

@@ -16,7 +16,7 @@ use std::{
 use idem_core::{OnLapse, Response, StoreErrorKind};
 use idem_runner::{Claimed, Idempotency, OnConflict, OnUnavailable, Outcome, Settled};
 use support::{Ended, Fault, LEASE, World, answering, eventually, request, world_with};
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -115,7 +115,7 @@ async fn while_a_lease_is_renewed_those_who_wait_do_not_claim_again() {
     let mut waiters = spawn_waiters(&world.idempotency, 50, &runs);
     world.advance(LEASE + LEASE / 2).await;
     assert_eq!(world.store.calls("claim"), 1 + 50);
-    assert!((2..=4).contains(&world.store.calls("wait")), "one at a time: {}", world.store.calls("wait"));
+    assert_eq!(world.store.calls("wait"), 2, "one for each lease that they saw, one at a time");
     finish.notify_one();
     while let Some(outcome) = waiters.join_next().await {
         assert!(matches!(outcome.unwrap(), Outcome::Replay { .. }));
@@ -130,6 +130,7 @@ async fn a_key_that_is_given_back_is_run_by_one_of_those_who_wait_and_replayed_t
     let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
     let mut waiters = spawn_waiters(&world.idempotency, 20, &runs);
     a_moment().await;
+    let given_back = Instant::now();
     assert_eq!(running.release().await, Settled::GivenBack);
     let mut replays = 0;
     while let Some(outcome) = waiters.join_next().await {
@@ -140,6 +141,24 @@ async fn a_key_that_is_given_back_is_run_by_one_of_those_who_wait_and_replayed_t
         }
     }
     assert_eq!((runs.load(Ordering::SeqCst), replays), (1, 19));
+    assert_eq!(given_back.elapsed(), Duration::ZERO, "at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_another_gets_the_key_that_was_given_back_the_wait_goes_on_for_that_one_and_keeps_its_place() {
+    let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: MINUTE }).max_waiters(1));
+    let runs = Arc::default();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let mut waiters = spawn_waiters(&world.idempotency, 1, &runs);
+    a_moment().await;
+    let rival = world.another(|builder| builder);
+    assert_eq!(running.release().await, Settled::GivenBack);
+    let Claimed::Run(running) = rival.claim(request("k")).await else { panic!("the one that waits was faster") };
+    a_moment().await;
+    assert_eq!((world.store.calls("wait"), world.store.calls("claim")), (2, 4));
+    assert!(matches!(running.complete(Response::new(201)).await, Settled::Completed(_)));
+    assert!(matches!(waiters.join_next().await.unwrap().unwrap(), Outcome::Replay { .. }));
+    assert_eq!(world.idempotency.counters().waits_refused, 0);
 }
 
 // case 052
@@ -173,6 +192,7 @@ async fn a_lapse_ends_the_wait_with_one_takeover_or_under_hold_with_an_unknown_o
         let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: MINUTE }).on_lapse(on_lapse));
         drop(world.idempotency.claim(request("k")).await);
         let runs = Arc::default();
+        let start = Instant::now();
         let mut waiters = spawn_waiters(&world.idempotency, 5, &runs);
         world.advance(LEASE + Duration::from_secs(1)).await;
         let mut unknown = 0;
@@ -181,6 +201,7 @@ async fn a_lapse_ends_the_wait_with_one_takeover_or_under_hold_with_an_unknown_o
         }
         let expected = if on_lapse == OnLapse::Hold { (0, 5) } else { (1, 0) };
         assert_eq!((runs.load(Ordering::SeqCst), unknown), expected, "{on_lapse:?}");
+        assert_eq!(start.elapsed(), LEASE + Duration::from_secs(1), "not at the end of their patience");
     }
 }
 
@@ -213,6 +234,22 @@ async fn a_caller_that_leaves_while_it_waits_runs_nothing_and_leaves_nothing_beh
     assert!(world.idempotency.shutdown(Duration::from_secs(1)).await, "nothing goes on");
     assert_eq!(world.record("k").await.unwrap().number, 1);
     assert_eq!(runs.load(Ordering::SeqCst), 0);
+}
+
+// case 010
+#[tokio::test(start_paused = true)]
+async fn one_who_leaves_while_a_claim_by_hand_waits_claims_nothing_either() {
+    let world = waiting_world();
+    let Claimed::Run(running) = world.another(|builder| builder).claim(request("k")).await else { panic!() };
+    let idempotency = world.idempotency.clone();
+    let leaving = tokio::spawn(async move { idempotency.claim(request("k")).await });
+    a_moment().await;
+    leaving.abort();
+    a_moment().await;
+    assert_eq!(world.idempotency.counters().waits_abandoned, 1);
+    assert_eq!(running.release().await, Settled::GivenBack);
+    assert!(world.idempotency.shutdown(Duration::from_secs(1)).await, "nothing goes on");
+    assert_eq!(world.record("k").await.unwrap().number, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -248,10 +285,41 @@ async fn those_who_can_not_see_whom_they_wait_for_ask_less_and_less_often() {
     world.store.heal();
     assert!(matches!(waiting.await.unwrap(), Outcome::Ran { stored: true, .. }));
 
+    // The limit holds here too.
+    world.store.plan("busy", Fault::Busy, usize::MAX);
+    let start = Instant::now();
+    let refused: Ended = world.idempotency.run(request("l"), answering(201)).await;
+    assert!(matches!(refused, Outcome::Conflict { .. }), "{refused:?}");
+    assert_eq!(start.elapsed().as_millis(), MINUTE.as_millis());
+
     // Where none is to wait, that is a conflict like any other.
     world.store.plan("busy", Fault::Busy, usize::MAX);
     let refused: Ended = world.another(|builder| builder).run(request("l"), answering(201)).await;
     assert!(matches!(refused, Outcome::Conflict { retry_after } if retry_after == Duration::from_secs(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_is_finishing_is_waited_for_and_asked_after_again_within_a_second() {
+    let world = waiting_world();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    world.store.plan("busy", Fault::BusyBy, usize::MAX);
+    let mut waiters = spawn_waiters(&world.idempotency, 1, &Arc::default());
+    world.advance(Duration::from_secs(10)).await;
+    assert_eq!(world.store.calls("busy"), 2, "no claim while its lease is live");
+    world.store.heal();
+    let completed = Instant::now();
+    assert!(matches!(running.complete(Response::new(201)).await, Settled::Completed(_)));
+    assert!(matches!(waiters.join_next().await.unwrap().unwrap(), Outcome::Replay { .. }));
+    assert_eq!(completed.elapsed(), Duration::ZERO);
+
+    // One whose lease has lapsed may be dead.
+    drop(world.idempotency.claim(request("l")).await);
+    world.clock.advance(LEASE);
+    world.store.plan("busy", Fault::BusyBy, 1);
+    let start = Instant::now();
+    let outcome: Ended = world.idempotency.run(request("l"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+    assert_eq!(start.elapsed().as_millis(), 1_000);
 }
 
 #[tokio::test(start_paused = true)]
@@ -307,15 +375,20 @@ async fn a_store_whose_waits_fail_hang_or_panic_still_ends_the_waiting() {
     for fault in [Fault::Refused(StoreErrorKind::Unavailable), Fault::Hangs, Fault::Panics] {
         let world = waiting_world();
         world.store.plan("wait", fault, usize::MAX);
-        let runs = Arc::default();
+        let (start, runs) = (Instant::now(), Arc::default());
         let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
         let mut waiters = spawn_waiters(&world.idempotency, 3, &runs);
         a_moment().await;
+        assert_eq!(world.idempotency.counters().store_errors > 0, !matches!(fault, Fault::Hangs), "{fault:?}");
         assert!(matches!(running.complete(Response::new(201)).await, Settled::Completed(_)));
         while let Some(outcome) = waiters.join_next().await {
             assert!(matches!(outcome.unwrap(), Outcome::Replay { .. }), "{fault:?}");
         }
         assert_eq!(runs.load(Ordering::SeqCst), 0);
+        assert!(world.idempotency.counters().store_errors > 0, "{fault:?}");
+        // One that hangs is given up a store_timeout after the time that it may take, which is the lease.
+        let bounds = if matches!(fault, Fault::Hangs) { 35_000..35_100 } else { 20..100 };
+        assert!(bounds.contains(&start.elapsed().as_millis()), "{fault:?}: {:?}", start.elapsed());
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) enum Fault {
     Panics,
     /// For the operation `busy`, which is a claim that finds an owner who is finishing, and can't see who that is.
     Busy,
+    /// The same, where the store can see who that is.
+    BusyBy,
     /// It is done, but its future has to be polled this many times before and after it.
     Slowly(usize),
 }
@@ -83,7 +85,7 @@ impl Faulty {
                 Err(StoreError::new(StoreErrorKind::Unavailable, "faulty", operation, "the reply was lost as planned"))
             }
             Some(Fault::Hangs) => std::future::pending().await,
-            Some(Fault::Panics | Fault::Busy) => panic!("as planned"),
+            Some(Fault::Panics | Fault::Busy | Fault::BusyBy) => panic!("as planned"),
             Some(Fault::Delayed(by)) => {
                 tokio::time::sleep(by).await;
                 call.await
@@ -116,8 +118,10 @@ impl Store for Faulty {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimRow, StoreError> {
-        if self.next("busy").is_some() {
-            return Ok(ClaimRow::Busy { seen: None });
+        if let Some(fault) = self.next("busy") {
+            let found = self.inner.read(claim.scope(), claim.key()).await?;
+            let seen = found.map(|found| found.record.attempt()).filter(|_| matches!(fault, Fault::BusyBy));
+            return Ok(ClaimRow::Busy { seen });
         }
         self.through("claim", self.inner.claim(claim)).await
     }

@@ -65,6 +65,39 @@ fn after_a_change_of_keys_the_older_ones_still_open_until_they_are_dropped() {
 }
 
 #[test]
+fn under_one_secret_neither_the_id_nor_what_it_is_bound_to_can_be_exchanged() {
+    let keys = SealKeys::new(key("a", 1)).accepting(key("b", 1)).unwrap().accepting(key("ab", 1)).unwrap();
+    for (id, bound_to) in [("b", "bhere"), ("ab", "here")] {
+        let renamed = Sealed { key_id: id.into(), ..keys.seal(b"secret", b"bhere").unwrap() };
+        let refused = keys.open(&renamed, bound_to.as_bytes()).unwrap_err();
+        assert!(matches!(refused, SealError::NotAuthentic { .. }), "{id}");
+    }
+}
+
+/// What was sealed before an upgrade must be opened after it.
+#[test]
+fn what_the_first_version_sealed_is_opened() {
+    let digits = "019c340330b90a0fdc6fc11165ee28f2c53b6d8e025d9621e932495223ec4f1babcf09f3be7da0be96121a0b8487ad";
+    let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+    let bytes: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
+    let sealed = Sealed { key_id: "2026-12".into(), bytes: bytes.into() };
+    assert_eq!(SealKeys::new(key("2026-12", 12)).open(&sealed, b"here").unwrap(), b"secret");
+}
+
+#[test]
+fn each_of_many_older_keys_opens_what_it_sealed() {
+    let ids = ["a", "b", "c", &"x".repeat(64)];
+    let mut keys = SealKeys::new(key("new", 99));
+    for (n, id) in ids.iter().enumerate() {
+        keys = keys.accepting(key(id, n as u8)).unwrap();
+    }
+    for (n, id) in ids.iter().enumerate() {
+        let sealed = SealKeys::new(key(id, n as u8)).seal(b"secret", b"here").unwrap();
+        assert_eq!(keys.open(&sealed, b"here").unwrap(), b"secret", "{id}");
+    }
+}
+
+#[test]
 fn ids_are_visible_and_name_one_key_each_and_secrets_are_never_shown() {
     for id in ["", "two words", "é", &"x".repeat(65)] {
         assert_eq!(SealKey::new(id, &[1; 32]).unwrap_err(), InvalidSealKey::Id, "{id}");
