@@ -51,6 +51,8 @@ struct Progress {
     committing: Option<Response>,
     /// Its response must not be stored.
     is_secret: bool,
+    /// It did nothing, whatever it failed with.
+    did_nothing: bool,
 }
 
 /// A step that this attempt did itself, or does at this moment.
@@ -270,6 +272,13 @@ impl Attempt {
         self.progress().is_secret = true;
     }
 
+    /// Says that the operation did nothing, and will not: if it fails with an error now, its key is forgotten instead of
+    /// released (or held, under hold), so that a corrected request may use it. For what is refused before it begins: by a
+    /// validation, or for want of room.
+    pub fn nothing_was_done(&self) {
+        self.progress().did_nothing = true;
+    }
+
     /// Completes the record in the caller's transaction and commits it: the effects and "this key is done" together or
     /// not at all. Gives the recorded response, which is what the client must get.
     ///
@@ -348,8 +357,13 @@ impl Attempt {
         self.progress().is_secret
     }
 
-    /// Whether this is what the operation gave to a transaction of its own.
-    pub(crate) fn is_committing(&self, response: &Response) -> bool {
+    pub(crate) fn did_nothing(&self) -> bool {
+        self.progress().did_nothing
+    }
+
+    /// Whether this is what the operation gave to a transaction of its own, by [`commit`](Attempt::commit) or
+    /// [`completion`](Attempt::completion). An operation whose reply has this response must have committed it.
+    pub fn is_committing(&self, response: &Response) -> bool {
         self.progress().committing.as_ref() == Some(response)
     }
 

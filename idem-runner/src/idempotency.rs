@@ -187,6 +187,11 @@ impl Idempotency {
         self.0.settings.lease
     }
 
+    /// Whether it is a handle on the same runner.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     pub(crate) fn sealed_store(&self) -> Option<&SealedStore> {
         self.0.sealed.as_deref()
     }
@@ -321,12 +326,12 @@ impl Inner {
                 Settle::Release => self.passing(),
                 Settle::Forget => Ending::Forget,
             },
-            None => {
-                if ended.is_err() {
-                    event!(ERROR, "panicked", ?attempt, "the operation panicked");
-                }
+            None if ended.is_err() => {
+                event!(ERROR, "panicked", ?attempt, "the operation panicked");
                 self.passing()
             }
+            None if attempt.did_nothing() => Ending::Forget,
+            None => self.passing(),
         };
         self.counting.seconds(OPERATION_SECONDS, ending.operation(), took);
         note("settle", ending.operation());

@@ -664,6 +664,32 @@ async fn a_reply_that_panics_when_it_is_asked_what_it_says_is_a_panic_of_its_ope
     assert_eq!(world.record("k").await.unwrap().state, State::Released);
 }
 
+// cases 101, 104
+#[tokio::test]
+async fn an_error_of_an_operation_that_did_nothing_forgets_its_key_under_hold_too_and_a_panic_does_not() {
+    for world in [world(), under_hold()] {
+        let refused = |attempt: Attempt| async move {
+            attempt.nothing_was_done();
+            Err::<Response, _>("no room")
+        };
+        let outcome = world.idempotency.run(request("k"), refused).await;
+        assert!(matches!(outcome, Outcome::Failed("no room")), "{outcome:?}");
+        let corrected = |attempt: Attempt| async move {
+            assert!(!attempt.is_repeat());
+            Ok::<_, &'static str>(Response::new(201))
+        };
+        let outcome = world.idempotency.run(support::request_of("k", "corrected"), corrected).await;
+        assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+
+        let broken = |attempt: Attempt| async move {
+            attempt.nothing_was_done();
+            panic!("as planned")
+        };
+        let _: Ended = world.idempotency.run(request("l"), broken).await;
+        assert_ne!(world.record("l").await.unwrap().fingerprint, None, "what it did before it panicked is not known");
+    }
+}
+
 // case 017
 #[tokio::test(start_paused = true)]
 async fn under_hold_a_key_whose_operation_could_not_be_started_is_given_back_when_the_store_is_there_again() {

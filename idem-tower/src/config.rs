@@ -15,7 +15,7 @@ pub use self::error::ConfigError;
 use crate::{
     Body, Code, IdempotencyLayer, Mode,
     fingerprint::{Fingerprints, Rule},
-    headers::{HeaderRules, REPLAYED, is_framing},
+    headers::{HeaderRules, NOT_STORED, REPLAYED, is_framing},
     problem::ProblemStyle,
 };
 
@@ -234,7 +234,8 @@ impl Builder {
         self
     }
 
-    /// Fingerprints what this function adds, instead of method, target, content type and body. It is called once for the
+    /// Fingerprints what this function adds, **instead of** method, target, content type and body: what it does not add may
+    /// differ from request to request under one key, the path too. It is called once for the
     /// current key of fingerprints and once for each older one, and must add the same parts for the same request. Names of
     /// parts that can't be used are a mistake in the function: the request is then refused with `operation-failed`.
     pub fn fingerprint_with(
@@ -252,7 +253,8 @@ impl Builder {
         self
     }
 
-    /// Also accepts records made under this older key: for one retention after a change of key.
+    /// Also accepts records made under this other key: before it is used, on every instance that shares the store, and for one
+    /// retention after it was. Without it a retry over the change is told `store-unavailable`.
     pub fn accept_fingerprint_key(mut self, older: FingerprintKey) -> Self {
         self.fingerprints.older.push(Some(older));
         self
@@ -261,6 +263,17 @@ impl Builder {
     /// Also accepts records made without a key: for one retention after the first key was set.
     pub fn accept_unkeyed_fingerprints(mut self) -> Self {
         self.fingerprints.older.push(None);
+        self
+    }
+
+    /// Also accepts records made as `before` makes its fingerprints, by whatever rule and keys: for one retention after a
+    /// change of rule ([`raw_body`](Self::raw_body), [`fields`](Self::fields), [`fingerprint_with`](Self::fingerprint_with)).
+    /// Without it a retry over the change is told that its key is used for another request.
+    ///
+    /// Where several instances share the store, the change takes two steps: first each accepts the new rule, then each uses
+    /// it and accepts the old one.
+    pub fn accept_fingerprints_of(mut self, before: &Self) -> Self {
+        self.fingerprints.other_rules.push(before.fingerprints.clone());
         self
     }
 
@@ -350,13 +363,19 @@ impl Builder {
         }
         check_style(&self.style)?;
         check_keys(&self.fingerprints)?;
-        if self.anonymous == Anonymous::BindToFingerprint && !self.fingerprints.older.is_empty() {
+        let accepts_others = !self.fingerprints.older.is_empty() || !self.fingerprints.other_rules.is_empty();
+        if self.anonymous == Anonymous::BindToFingerprint && accepts_others {
             return Err(ConfigError::AnonymousWithOlderKeys);
         }
-        let added = self.never_stored.iter().map(|name| header_name("never_store", name)).collect::<Result<_, _>>()?;
+        let added =
+            self.never_stored.iter().map(|name| header_name("never_store", name)).collect::<Result<Vec<_>, _>>()?;
         let kept = self.stored.iter().map(|name| header_name("store", name)).collect::<Result<Vec<_>, _>>()?;
-        if let Some(framing) = kept.iter().find(|name| is_framing(name)) {
-            return Err(ConfigError::ReservedHeader { setting: "store", name: framing.as_str().into() });
+        let is_reserved = |name: &&HeaderName| is_framing(name) || **name == marker || **name == NOT_STORED;
+        if let Some(reserved) = kept.iter().find(is_reserved) {
+            return Err(ConfigError::ReservedHeader { setting: "store", name: reserved.as_str().into() });
+        }
+        if let Some(both) = kept.iter().find(|name| added.contains(name)) {
+            return Err(ConfigError::StoredAndNot { name: both.as_str().into() });
         }
         Ok(IdempotencyLayer::of(Config {
             idempotency: self.idempotency,

@@ -165,15 +165,51 @@ pub(crate) fn is_passing(name: &HeaderName) -> bool {
             | "authentication-info"
             | "proxy-authentication-info"
             | "date"
-            | "x-request-id"
+            | "ratelimit"
+    ) || is_correlation_id(name)
+        || ["ratelimit-", "x-ratelimit-", "x-rate-limit-"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Headers that name a request or a trace. They are listed and not guessed by their endings: some products'
+/// keys are called `…-Request-Id`.
+pub(crate) fn is_correlation_id(name: &str) -> bool {
+    matches!(
+        name,
+        "x-request-id"
+            | "x-requestid"
             | "request-id"
             | "x-correlation-id"
+            | "x-correlationid"
             | "correlation-id"
             | "x-trace-id"
+            | "x-traceid"
+            | "trace-id"
+            | "client-request-id"
             | "traceparent"
             | "tracestate"
-            | "ratelimit"
-    ) || ["ratelimit-", "x-ratelimit-", "x-rate-limit-"].iter().any(|prefix| name.starts_with(prefix))
+            | "baggage"
+            | "b3"
+            | "uber-trace-id"
+            | "sentry-trace"
+            | "elastic-apm-traceparent"
+            | "x-ot-span-context"
+            | "x-client-trace-id"
+            | "x-cloud-trace-context"
+            | "x-datadog-trace-id"
+            | "x-datadog-parent-id"
+            | "x-amzn-trace-id"
+            | "x-amzn-requestid"
+            | "x-amzn-request-id"
+            | "x-amz-request-id"
+            | "x-amz-cf-id"
+            | "x-ms-request-id"
+            | "x-ms-client-request-id"
+            | "x-ms-correlation-request-id"
+            | "x-github-request-id"
+            | "x-vercel-id"
+            | "fly-request-id"
+            | "cf-ray"
+    ) || name.starts_with("x-b3-")
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use idem_core::{Differences, StoreError, StoreErrorKind};
 use crate::{Body, KeyError, grpc};
 
 /// The problems that the layer answers with. The code is stable and part of the `type`, so that clients need not match
-/// on texts.
+/// on texts. It is in the extensions of such an answer, for layers outside of this one, such as metrics and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Code {
@@ -42,7 +42,7 @@ pub enum Code {
 
 impl Code {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: &'static [Self] = &[
         Self::KeyMissing,
         Self::KeyMalformed,
         Self::KeyTooLong,
@@ -162,16 +162,7 @@ impl Problem {
     }
 
     pub(crate) fn reused(differences: Differences) -> Self {
-        let detail = match differences {
-            Differences::Parts(_) => {
-                format!("this key was used for another request: {differences}; use a new key for this one")
-            }
-            // A change of keys of fingerprints that is under way: it may well be a retry.
-            _ => format!(
-                "whether this key was used for another request can't be told: {differences}; if this is a retry, send it \
-                 again later with the same key, and not under a new one"
-            ),
-        };
+        let detail = format!("this key was used for another request: {differences}; use a new key for this one");
         Self { differences: Some(differences), ..Self::new(Code::KeyReused, detail) }
     }
 
@@ -218,14 +209,20 @@ impl Problem {
         Self { detail: detail.into(), ..Self::store(error) }
     }
 
-    #[cfg(feature = "axum")]
-    pub(crate) fn no_attempt() -> Self {
+    pub(crate) fn set_up_wrongly() -> Self {
         Self::new(Code::OperationFailed, "the server is set up wrongly for this request; nothing was done")
     }
 
     pub(crate) fn shutting_down() -> Self {
         let detail = "the server is shutting down and did not process the request; retry it with the same key";
         Self::new(Code::ShuttingDown, detail).retry_after(1)
+    }
+
+    /// The keys of fingerprints are being changed: it may well be a retry.
+    pub(crate) fn incomparable() -> Self {
+        let detail = "whether this key was used for another request can't be told at the moment; send the request again \
+                      later with the same key, and not under a new one";
+        Self::new(Code::StoreUnavailable, detail)
     }
 
     /// Before anything was claimed.

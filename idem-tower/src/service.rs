@@ -3,14 +3,18 @@
 
 use std::{
     error::Error,
-    future::poll_fn,
+    future::{poll_fn, ready},
     panic::{self, AssertUnwindSafe},
+    pin::pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use futures_util::FutureExt;
+use futures_util::{
+    FutureExt,
+    future::{Either, select},
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::LengthLimitError;
 use idem_core::{Body as Kept, Differences, NotRetained, OnLapse, Response as Recorded, Timestamp};
@@ -86,10 +90,17 @@ where
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture<S> {
         let inner = self.inner.clone();
-        if self.config.covers(&request) {
-            ResponseFuture::covered(Box::pin(answer(Arc::clone(&self.config), inner, request)))
-        } else {
-            ResponseFuture::passing(inner, request.map(Body::new))
+        match self.config.covers(&request) {
+            Covers::No => ResponseFuture::passing(inner, request.map(Body::new)),
+            Covers::Yes => ResponseFuture::covered(Box::pin(answer(Arc::clone(&self.config), inner, request))),
+            Covers::Instead => {
+                tracing::error!(
+                    "two idempotency layers of different set-ups stand around one handler, and only the outer one could \
+                     protect it; leave one away"
+                );
+                let refused = *self.config.problem(&Problem::set_up_wrongly());
+                ResponseFuture::covered(Box::pin(ready(Ok(refused))))
+            }
         }
     }
 }
@@ -124,23 +135,53 @@ where
     config.deliver(outcome)
 }
 
+/// In the extensions of a request: the layer that protects it.
+#[derive(Clone)]
+struct Outer(Arc<Config>);
+
+/// Whether a layer protects a request.
+enum Covers {
+    No,
+    Yes,
+    /// It would, if another layer did not.
+    Instead,
+}
+
+/// Why the handler gave no response that could be an outcome.
+enum Failure<E> {
+    /// The inner service's own error.
+    Inner(E),
+    /// What its client is told instead.
+    Problem(Problem),
+}
+
 /// What the runner runs: the handler, and the reading of its response.
 async fn operate<S, R>(
     config: Arc<Config>,
     mut inner: S,
     mut request: Request<Body>,
     attempt: Attempt,
-) -> Result<Given, S::Error>
+) -> Result<Given, Failure<S::Error>>
 where
     S: Service<Request<Body>, Response = Response<R>>,
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
     let method = request.method().clone();
-    request.extensions_mut().insert(attempt);
-    poll_fn(|cx| inner.poll_ready(cx)).await?;
-    let response = inner.call(request).await?;
-    Ok(config.read_response(method, response).await)
+    request.extensions_mut().insert(attempt.clone());
+    request.extensions_mut().insert(Outer(Arc::clone(&config)));
+    if let Err(error) = poll_fn(|cx| inner.poll_ready(cx)).await {
+        // A limiter that has no room, for instance: the handler was not called.
+        attempt.nothing_was_done();
+        return Err(Failure::Inner(error));
+    }
+    let response = inner.call(request).await.map_err(Failure::Inner)?;
+    // A body may have no end. Nobody waits for it once another attempt has the key.
+    let reading = pin!(config.read_response(&attempt, method, response));
+    match select(reading, pin!(attempt.superseded())).await {
+        Either::Left((given, _)) => given.map_err(Failure::Problem),
+        Either::Right(_) => Err(Failure::Problem(Problem::superseded())),
+    }
 }
 
 /// A request that may be claimed.
@@ -150,11 +191,19 @@ struct Prepared {
 }
 
 impl Config {
-    fn covers<B>(&self, request: &Request<B>) -> bool {
+    fn covers<B>(&self, request: &Request<B>) -> Covers {
         let has_key = || request.headers().contains_key(&self.header);
-        // Under two layers the outer one protects: the inner one would wait for it.
-        let is_protected = || request.extensions().get::<Attempt>().is_some();
-        self.methods.contains(request.method()) && (self.is_required || has_key()) && !is_protected()
+        if !self.methods.contains(request.method()) || !self.is_required && !has_key() {
+            return Covers::No;
+        }
+        match request.extensions().get::<Outer>() {
+            None => Covers::Yes,
+            // The outer one protects: the inner one would wait for it. It must not be one that promises something else.
+            Some(Outer(outer)) if outer.header == self.header && outer.idempotency.is_same(&self.idempotency) => {
+                Covers::No
+            }
+            Some(_) => Covers::Instead,
+        }
     }
 
     /// Everything that comes before the claim, in its order: principal, key, size, validation. A request that is refused
@@ -209,14 +258,18 @@ impl Config {
     }
 
     /// Reads the handler's response as far as it is stored.
-    async fn read_response<R>(&self, method: Method, response: Response<R>) -> Given
+    ///
+    /// # Errors
+    ///
+    /// The problem that its client gets instead, which is no outcome of the operation.
+    async fn read_response<R>(&self, attempt: &Attempt, method: Method, response: Response<R>) -> Result<Given, Problem>
     where
         R: http_body::Body<Data = Bytes> + Send + 'static,
         R::Error: Into<BoxError>,
     {
         let (mut parts, body) = response.into_parts();
         if let Some(problem) = parts.extensions.remove::<Problem>() {
-            return self.failed(&method, &problem);
+            return Err(problem);
         }
         let is_secret = parts.extensions.get::<DoNotStore>().is_some();
         let collected = match is_followed_live(&parts) {
@@ -232,7 +285,7 @@ impl Config {
             Err(error) => {
                 let error = error.into();
                 tracing::error!(%error, "the handler's response broke off");
-                return self.failed(&method, &self.failure());
+                return Err(self.failure());
             }
         };
         let settles_as = self.settles_as(&parts, &kept, trailers.as_ref());
@@ -241,11 +294,12 @@ impl Config {
         } else {
             let whole = self.rules.record(&method, &parts, kept, trailers.as_ref());
             match &self.redact {
-                Some(redact) => self.redacted(redact, &parts, whole),
-                None => whole,
+                // What is in the handler's own transaction is as it is.
+                Some(redact) if !attempt.is_committing(&whole) => self.redacted(redact, &parts, whole),
+                _ => whole,
             }
         };
-        Given { recorded, settles_as, response: Response::from_parts(parts, body) }
+        Ok(Given { recorded, settles_as, response: Response::from_parts(parts, body) })
     }
 
     /// What `redact` leaves of a response. What it can't be trusted with is not kept: the operation was done, whatever the
@@ -272,6 +326,12 @@ impl Config {
     /// The status by which the handler's response settles.
     fn settles_as(&self, parts: &http::response::Parts, kept: &Kept, trailers: Option<&HeaderMap>) -> u16 {
         let code = grpc::code_of(&parts.headers, trailers);
+        if self.style.is_grpc && code.is_none() && parts.status.is_success() && matches!(kept, Kept::Kept(_)) {
+            tracing::warn!(
+                "a whole answer under a layer for gRPC has no grpc-status, so that it counts as failed and a retry runs \
+                 again; other protocols, gRPC-Web among them, belong outside of this layer or under another one"
+            );
+        }
         match kept {
             _ if !self.style.is_grpc => parts.status.as_u16(),
             // How a call ends that is not read to its end is not known. It is not run again.
@@ -280,19 +340,7 @@ impl Config {
         }
     }
 
-    /// A problem in place of the handler's response. It is no outcome of the operation, so it settles as a failure, whatever
-    /// status it is sent with.
-    fn failed(&self, method: &Method, problem: &Problem) -> Given {
-        let (parts, body) = self.problem(problem).into_parts();
-        let recorded = self.rules.record(method, &parts, Kept::Kept(body.at_hand()), None);
-        let settles_as = match problem.code().status() {
-            status if status.is_server_error() => status.as_u16(),
-            _ => StatusCode::INTERNAL_SERVER_ERROR.as_u16(),
-        };
-        Given { recorded, settles_as, response: Response::from_parts(parts, body) }
-    }
-
-    fn deliver<E>(&self, outcome: Outcome<Given, E>) -> Result<Response<Body>, E> {
+    fn deliver<E>(&self, outcome: Outcome<Given, Failure<E>>) -> Result<Response<Body>, E> {
         let problem = match outcome {
             Outcome::Ran { reply, stored } => {
                 let mut response = reply.response;
@@ -305,19 +353,19 @@ impl Config {
             Outcome::Recorded(recorded) => {
                 return Ok(respond_in(&self.style, &recorded, |name| !is_framing(name)));
             }
-            Outcome::Failed(error) => return Err(error),
+            Outcome::Failed(Failure::Inner(error)) => return Err(error),
+            Outcome::Failed(Failure::Problem(problem)) => problem,
             Outcome::Replay { response: recorded, stored_at } => return Ok(self.replay(&recorded, stored_at)),
             Outcome::Panicked | Outcome::RolledBack => self.failure(),
             Outcome::Conflict { retry_after } => Problem::in_progress(retry_after),
-            Outcome::Reuse { differences } => {
-                if differences == Differences::Incomparable {
-                    tracing::error!(
-                        "a request can't be compared with the one that its key was used for: accept the key that its \
-                         fingerprint was made under (accept_fingerprint_key), everywhere before any instance uses it"
-                    );
-                }
-                Problem::reused(differences)
+            Outcome::Reuse { differences: Differences::Incomparable } => {
+                tracing::error!(
+                    "a request can't be compared with the one that its key was used for: accept the key that its \
+                     fingerprint was made under (accept_fingerprint_key), everywhere before any instance uses it"
+                );
+                Problem::incomparable()
             }
+            Outcome::Reuse { differences } => Problem::reused(differences),
             Outcome::Unknown => Problem::outcome_unknown(),
             Outcome::Superseded => Problem::superseded(),
             Outcome::Store(error) => {
@@ -360,6 +408,7 @@ impl Config {
 
     fn problem(&self, problem: &Problem) -> Box<Response<Body>> {
         let mut response = self.style.response(problem);
+        response.extensions_mut().insert(problem.code());
         if response.headers().contains_key(header::RETRY_AFTER) {
             self.expose(&mut response, &header::RETRY_AFTER);
         }

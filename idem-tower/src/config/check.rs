@@ -6,13 +6,13 @@ use idem_core::FingerprintKey;
 use crate::{
     ConfigError,
     fingerprint::Fingerprints,
-    headers::{NOT_STORED, is_framing, is_passing},
+    headers::{NOT_STORED, is_correlation_id, is_framing, is_passing},
     problem::ProblemStyle,
 };
 
 pub(super) fn key_header(name: &str) -> Result<HeaderName, ConfigError> {
     let header = header_name("header", name)?;
-    if is_correlation_id(header.as_str()) {
+    if is_correlation_id(header.as_str()) || matches!(header.as_str(), "x-session-id" | "session-id") {
         return Err(ConfigError::CorrelationHeader { name: header.as_str().into() });
     }
     if is_taken(header.as_str()) || is_framing(&header) {
@@ -31,50 +31,6 @@ pub(super) fn replay_header(name: &str) -> Result<HeaderName, ConfigError> {
 
 pub(super) fn header_name(setting: &'static str, name: &str) -> Result<HeaderName, ConfigError> {
     HeaderName::try_from(name).map_err(|_| ConfigError::HeaderName { setting, name: name.into() })
-}
-
-/// Headers that name a request, a trace or a session. They are listed and not guessed by their endings: some products'
-/// keys are called `…-Request-Id`.
-fn is_correlation_id(name: &str) -> bool {
-    matches!(
-        name,
-        "x-request-id"
-            | "x-requestid"
-            | "request-id"
-            | "x-correlation-id"
-            | "x-correlationid"
-            | "correlation-id"
-            | "x-trace-id"
-            | "x-traceid"
-            | "trace-id"
-            | "x-session-id"
-            | "session-id"
-            | "client-request-id"
-            | "traceparent"
-            | "tracestate"
-            | "baggage"
-            | "b3"
-            | "uber-trace-id"
-            | "sentry-trace"
-            | "elastic-apm-traceparent"
-            | "x-ot-span-context"
-            | "x-client-trace-id"
-            | "x-cloud-trace-context"
-            | "x-datadog-trace-id"
-            | "x-datadog-parent-id"
-            | "x-amzn-trace-id"
-            | "x-amzn-requestid"
-            | "x-amzn-request-id"
-            | "x-amz-request-id"
-            | "x-amz-cf-id"
-            | "x-ms-request-id"
-            | "x-ms-client-request-id"
-            | "x-ms-correlation-request-id"
-            | "x-github-request-id"
-            | "x-vercel-id"
-            | "fly-request-id"
-            | "cf-ray"
-    ) || name.starts_with("x-b3-")
 }
 
 /// Headers that every request has, or that mean something else.

@@ -58,6 +58,15 @@ fn the_mark_of_a_replay_can_not_take_the_place_of_a_header_that_means_something_
 }
 
 #[test]
+fn what_is_stored_can_not_be_what_is_not() {
+    assert_eq!(refused(builder().store("Date").never_store("date")), ConfigError::StoredAndNot { name: "date".into() });
+    for name in ["idempotent-replayed", "idempotency-stored", "content-length"] {
+        let error = ConfigError::ReservedHeader { setting: "store", name: name.into() };
+        assert_eq!(refused(builder().store(name)), error);
+    }
+}
+
+#[test]
 fn a_base_of_problem_types_can_begin_a_uri() {
     for character in ["\"", "<", ">", "\\", "^", "`", "{", "|", "}", " ", "\n", "\u{7f}", "é"] {
         let base = format!("urn:{character}:");

@@ -111,7 +111,7 @@ fn parts_of_ones_own_replace_all_others() {
 fn parts_of_ones_own_are_keyed_too() {
     let rule = Rule::Custom(Arc::new(|builder, _, body| builder.part("pin", body)));
     let key = Some(FingerprintKey::new("new", &[7; 32]).unwrap());
-    let fingerprints = Fingerprints { rule, key, older: vec![None] };
+    let fingerprints = Fingerprints { rule, key, older: vec![None], ..Fingerprints::default() };
     let (current, older) = fingerprints.of(&parts("POST", "/", None), &Bytes::from_static(b"1234")).unwrap();
     assert_eq!((current.key_id(), older[0].key_id()), (Some("new"), None));
 }

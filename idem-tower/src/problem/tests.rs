@@ -37,7 +37,7 @@ fn each_row_of_the_table_is_told_apart_by_code_and_status_and_only_some_say_when
         (Problem::shutting_down(), "shutting-down", 503, Some("1")),
         (Problem::operation_failed(), "operation-failed", 500, None),
     ];
-    for code in Code::ALL {
+    for &code in Code::ALL {
         assert!(table.iter().any(|(problem, ..)| problem.code == code), "{code:?} has no row");
     }
     let style = ProblemStyle::default();
@@ -69,7 +69,8 @@ fn every_detail_says_whether_the_request_was_processed_or_what_to_send_next() {
         (Problem::principal_missing(), "this request has none"),
         (Problem::request_too_large(7), "may have 7 bytes at most"),
         (Problem::request_incomplete(), "nothing was done"),
-        (Problem::reused(Differences::Incomparable), "send it again later with the same key, and not under a new one"),
+        (Problem::reused(Differences::Incomparable), "use a new key for this one"),
+        (Problem::incomparable(), "send the request again later with the same key, and not under a new one"),
         (Problem::not_begun(), "nothing was done; retry it with the same key"),
         (Problem::in_progress(Duration::ZERO), same_key),
         (Problem::superseded(), "retry with the same key"),
@@ -86,7 +87,7 @@ fn every_detail_says_whether_the_request_was_processed_or_what_to_send_next() {
         // The handler ran, so that nobody may take it for a request that was not processed.
         let failed = Problem::commit_failed(&unavailable).detail;
         assert!(failed.contains(same_key) && !failed.contains("not processed"), "{failed}");
-        assert!(Problem::no_attempt().detail.ends_with("nothing was done"));
+        assert!(Problem::set_up_wrongly().detail.ends_with("nothing was done"));
     }
 }
 

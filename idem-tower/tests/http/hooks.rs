@@ -1,13 +1,19 @@
 //! What the layer's own functions may do, and what they may not: a mistake in one of them runs nothing twice.
 
+use std::{convert::Infallible, time::Duration};
+
 use axum::{Extension, http::request::Parts, routing::post as on_post};
 use bytes::Bytes;
+use futures_util::stream;
 use http::StatusCode;
-use idem_core::{CommitError, OnLapse, Response as Recorded, Scope};
-use idem_runner::{SealKey, SealKeys};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use idem_core::{CommitError, FieldSelector, OnLapse, Response as Recorded, Scope};
+use idem_runner::{Idempotency, SealKey, SealKeys};
 use idem_tower::{CommitProblem, IdempotencyLayer};
+use tower::ServiceExt;
 
-use crate::support::{App, Count, Setup, post};
+use crate::support::{App, Count, Gate, Setup, post, within};
 
 type Change = fn(&http::response::Parts, Recorded) -> Recorded;
 
@@ -118,10 +124,63 @@ async fn while_keys_of_fingerprints_change_nobody_is_told_to_use_a_new_key() {
     let ahead = app(setup.layer().fingerprint_key(key("new")).accept_fingerprint_key(key("before")));
     assert_eq!(ahead.send(post("k", "{}")).await.text(), "paid 1");
     let behind = app(setup.layer().fingerprint_key(key("before")));
-    let problem = behind.send(post("k", "{}")).await.problem("idempotency-key-reused");
+    let problem = behind.send(post("k", "{}")).await.problem("store-unavailable");
     assert!(problem["detail"].as_str().unwrap().contains("not under a new one"), "{problem}");
     // As it is to be done: all accept the new key before any uses it.
     let prepared = app(setup.layer().fingerprint_key(key("before")).accept_fingerprint_key(key("new")));
     assert!(prepared.send(post("k", "{}")).await.is_replay());
     assert_eq!(count.now(), 1);
+}
+
+// case 133
+#[tokio::test]
+async fn a_rule_of_fingerprints_is_changed_under_way() {
+    let (setup, count) = (Setup::new(), Count::default());
+    let runs = count.clone();
+    let handler = on_post(move || async move { format!("paid {}", runs.up()) });
+    let app = |layer| -> App { setup.app_under(layer, handler.clone()) };
+    let before = setup.layer();
+    let fields = FieldSelector::new(&["/amount"]).unwrap();
+    let after = before.clone().fields(fields).accept_fingerprints_of(&before);
+    let body = r#"{"amount":1,"sentAt":1}"#;
+    assert_eq!(app(before.clone()).send(post("k", body)).await.text(), "paid 1");
+    assert!(app(after.clone()).send(post("k", body)).await.is_replay());
+    assert_eq!(app(after.clone()).send(post("l", body)).await.text(), "paid 2");
+    assert!(app(after.clone()).send(post("l", r#"{"amount":1,"sentAt":2}"#)).await.is_replay());
+    // An instance that is behind must accept the new rule before it is used.
+    app(before.clone()).send(post("l", body)).await.problem("idempotency-key-reused");
+    assert!(app(before.accept_fingerprints_of(&after)).send(post("l", body)).await.is_replay());
+}
+
+// cases 051, 094
+#[tokio::test]
+async fn an_answer_without_end_is_given_up_when_another_attempt_has_the_key() {
+    let setup = Setup::with(|builder| builder.lease(Duration::from_millis(300)));
+    let started = Gate::new();
+    let starting = started.clone();
+    let app = setup.app(on_post(move || async move {
+        starting.open();
+        axum::body::Body::new(StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>()))
+    }));
+    let first = tokio::spawn(async move { app.send(post("k", "{}")).await });
+    started.pass().await;
+    let elsewhere = Idempotency::builder(setup.store.clone()).build().unwrap();
+    let layer = IdempotencyLayer::builder(elsewhere, |_| Scope::new("tenant-7").ok());
+    let rival = setup.app_under(layer, on_post(|| async { "done" }));
+    // A renewal may come in between.
+    while {
+        setup.clock.advance(setup.idempotency.lease());
+        rival.send(post("k", "{}")).await.text() != "done"
+    } {}
+    within(first).await.unwrap().problem("request-in-progress");
+}
+
+#[tokio::test]
+async fn layers_outside_see_which_problem_was_answered() {
+    let setup = Setup::new();
+    let app = setup.app(on_post(|| async { "done" }));
+    let answer = app.0.clone().oneshot(crate::support::without(post("k", "{}"), "idempotency-key")).await.unwrap();
+    assert_eq!(answer.extensions().get(), Some(&idem_tower::Code::KeyMissing));
+    let answer = app.0.oneshot(post("k", "{}")).await.unwrap();
+    assert_eq!(answer.extensions().get::<idem_tower::Code>(), None);
 }

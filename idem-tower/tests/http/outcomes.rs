@@ -343,22 +343,24 @@ async fn scripts_can_read_the_time_to_retry_where_there_is_one_and_no_other_prob
     within(first).await.unwrap();
 }
 
-// case 102
+// cases 100, 102
 #[tokio::test]
-async fn a_failure_that_is_kept_is_replayed_as_the_problem_that_it_was() {
+async fn a_problem_in_place_of_an_answer_is_no_outcome_whatever_is_kept() {
     let setup = Setup::with(|builder| builder.settle(SettlePolicy::keep_everything()));
     let count = Count::default();
     let runs = count.clone();
     let app = setup.app(on_post(move || async move {
-        runs.up();
-        Response::new(axum::body::Body::new(crate::support::Chunks::of(&["half"]).then_break_off()))
+        match runs.up() {
+            1 => Response::new(axum::body::Body::new(crate::support::Chunks::of(&["half"]).then_break_off())),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "the handler's own").into_response(),
+        }
     }));
-    let first = app.send(post("k", "{}")).await;
-    first.problem("operation-failed");
-    let mut again = app.send(post("k", "{}")).await;
-    assert!(again.is_replay());
-    again.headers.remove("idempotent-replayed");
-    assert_eq!((again, count.now()), (first, 1));
+    app.send(post("k", "{}")).await.problem("operation-failed");
+    let retry = app.send(post("k", "{}")).await;
+    assert_eq!((retry.status, retry.text(), retry.is_replay()), (500, "the handler's own", false));
+    let again = app.send(post("k", "{}")).await;
+    assert_eq!((again.status, again.text(), again.is_replay()), (500, "the handler's own", true));
+    assert_eq!(count.now(), 2);
 }
 
 #[tokio::test]
