@@ -71,7 +71,13 @@ pub async fn pay(
             return Err(status);
         }
         attempt += 1;
-        let told = status.metadata().get("grpc-retry-pushback-ms").and_then(|told| told.to_str().ok()?.parse().ok());
-        tokio::time::sleep(Duration::from_millis(told.unwrap_or(100))).await;
+        let told = status.metadata().get("grpc-retry-pushback-ms").map(|told| told.to_str().unwrap_or_default());
+        // A time that is none, such as a negative one, says that it should not be tried again.
+        let pause = match told.map(str::parse) {
+            None => 100,
+            Some(Ok(told)) => told,
+            Some(Err(_)) => return Err(status),
+        };
+        tokio::time::sleep(Duration::from_millis(pause)).await;
     }
 }
