@@ -863,11 +863,12 @@ async fn a_runner_that_is_dropped_leaves_no_task_behind() {
 
 #[tokio::test]
 async fn a_prepared_claim_has_the_runners_settings_and_a_token_of_its_own() {
-    let world = world_with(|builder| builder.on_lapse(OnLapse::Hold).lapse_limit(NonZeroU32::new(3)));
+    let lease = Duration::from_secs(10);
+    let world = world_with(|builder| builder.on_lapse(OnLapse::Hold).lapse_limit(NonZeroU32::new(3)).lease(lease));
     let (one, other) =
         (world.idempotency.prepare(request("k")).unwrap(), world.idempotency.prepare(request("k")).unwrap());
     assert_ne!(one.token(), other.token());
-    assert_eq!(one.lease(), world.idempotency.lease());
+    assert_eq!((one.lease(), world.idempotency.lease()), (lease, lease));
     assert_eq!(one.retention(), world.idempotency.retention());
     assert_eq!((one.on_lapse(), one.lapse_limit()), (OnLapse::Hold, NonZeroU32::new(3)));
     // Nothing was claimed.

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use idem_core::{Answer, Grant, Response, Retention, StoreErrorKind};
+use idem_core::{Answer, Grant, Response, Retention, Store, StoreErrorKind};
 use idem_runner::{Attempt, Claimed, Outcome, Settled};
 use support::{Ended, Fault, LEASE, World, answering, request, world, world_with};
 use tokio::sync::Notify;
@@ -175,6 +175,19 @@ async fn after_max_run_an_attempt_is_looked_after_once_in_a_lease_and_told_when_
         assert_eq!(world.store.calls("read"), 2, "none once it was told");
         let counters = world.idempotency.counters();
         assert_eq!((counters.overran, counters.superseded), (1, 1));
+    }
+}
+
+/// Whoever has the owner can end its record in the store itself.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_whose_record_was_ended_beside_its_runner_is_told_before_and_after_max_run() {
+    for later in [SECOND, LEASE * 2 + SECOND] {
+        let world = world_with(|builder| builder.max_run(LEASE * 2));
+        let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+        world.advance(later).await;
+        let _ = world.store.inner.release(running.attempt().owner()).await.unwrap();
+        world.advance(LEASE).await;
+        assert!(running.attempt().is_superseded(), "{later:?}");
     }
 }
 
