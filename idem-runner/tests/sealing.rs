@@ -11,6 +11,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
+        mpsc,
     },
     time::Duration,
 };
@@ -329,11 +330,11 @@ async fn what_a_transaction_of_the_callers_completes_is_sealed_and_its_client_ge
     for answer in 0..3 {
         let world = world_with(sealing(keys("a")));
         let store = world.store.clone();
+        let (tell, told) = mpsc::channel();
         let operation = move |attempt: Attempt| async move {
             let recorded = attempt.commit(Own(store), token()).await.map_err(|_| "not committed")?;
-            assert!(matches!(recorded.body(), Body::Sealed { .. }));
             let opened = attempt.opened(recorded.clone()).map_err(|_| "not opened")?;
-            assert_eq!(opened, token());
+            tell.send((recorded.clone(), opened.clone())).unwrap();
             Ok::<_, &'static str>([token(), recorded, opened][answer].clone())
         };
         let sent = match world.idempotency.run(request("k"), operation).await {
@@ -342,6 +343,9 @@ async fn what_a_transaction_of_the_callers_completes_is_sealed_and_its_client_ge
             other => panic!("{other:?}"),
         };
         assert_eq!(sent, token(), "answer {answer}");
+        let (recorded, opened) = told.try_recv().unwrap();
+        assert!(matches!(recorded.body(), Body::Sealed { .. }));
+        assert_eq!(opened, token());
         assert!(!stored(&world, "k").await.1);
         let retry = world.idempotency.run(request("k"), never).await;
         assert!(matches!(&retry, Outcome::Replay { response, .. } if *response == token()), "{retry:?}");
