@@ -18,11 +18,12 @@ use std::{
 
 use bytes::Bytes;
 use idem_core::{
-    Answer, Body, Checkpoint, CommitError, Completion, Fenced, Key, NotRetained, Resolve, Response, Retention, Scope,
-    State, Store, StoreErrorKind, Token, Transaction,
+    Answer, Body, Checkpoint, CommitError, Completion, Fenced, Key, MAX_CHECKPOINT_BYTES, NotRetained, Resolve,
+    Response, Retention, Scope, State, Store, StoreErrorKind, Token, Transaction,
 };
 use idem_runner::{
-    Attempt, Builder, Claimed, Idempotency, OnUnavailable, Outcome, Request, Seal, SealError, SealKey, SealKeys, Sealed,
+    Attempt, Builder, Claimed, Idempotency, OnUnavailable, Outcome, Request, Seal, SealError, SealKey, SealKeys,
+    Sealed, StepError,
 };
 use support::{Ended, Fault, Faulty, Keyless, LEASE, World, answering, fingerprint, request, scope, world, world_with};
 
@@ -180,6 +181,43 @@ async fn a_result_that_was_moved_to_another_step_is_refused_and_nothing_runs() {
     world.clock.advance(LEASE);
     let outcome = world.idempotency.run(request("k"), never).await;
     assert!(matches!(&outcome, Outcome::Store(error) if error.kind() == StoreErrorKind::Corrupt), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_result_that_is_too_large_once_it_is_sealed_is_told_as_such() {
+    let world = world_with(sealing(keys("a")));
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let step = async |name: &str, size| {
+        running.attempt().step(name, || async move { Ok::<_, &str>(Bytes::from(vec![7; size])) }).await
+    };
+    let full = step("all", MAX_CHECKPOINT_BYTES - 20).await;
+    assert!(matches!(full, Err(StepError::Full)), "{full:?}");
+    assert_eq!(step("less", MAX_CHECKPOINT_BYTES - 100).await.unwrap().len(), MAX_CHECKPOINT_BYTES - 100);
+}
+
+/// Names its key at too great length.
+#[derive(Debug)]
+struct Verbose;
+
+impl Seal for Verbose {
+    fn seal(&self, plain: &[u8], _: &[u8]) -> Result<Sealed, SealError> {
+        Ok(Sealed { key_id: "x".repeat(256), bytes: plain.to_vec().into() })
+    }
+
+    fn open(&self, sealed: &Sealed, _: &[u8]) -> Result<Vec<u8>, SealError> {
+        Ok(sealed.bytes.to_vec())
+    }
+}
+
+#[tokio::test]
+async fn a_result_whose_sealer_names_no_key_that_can_be_stored_is_an_error_and_not_kept() {
+    let world = world_with(|builder| builder.seal(Arc::new(Verbose)));
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let step = running.attempt().step("charge", || async { Ok::<_, &str>(Bytes::from("ch_1")) }).await;
+    let Err(StepError::Store(error)) = step else { panic!("{step:?}") };
+    assert_eq!(error.kind(), StoreErrorKind::Configuration);
+    assert!(error.to_string().contains("the id of its key is longer than 255 bytes"), "{error}");
+    assert!(world.record("k").await.unwrap().checkpoints.is_empty());
 }
 
 /// Opens everything as the same bytes, and counts.
