@@ -394,7 +394,7 @@ impl Inner {
             }
             Err(error) => {
                 event!(ERROR, "commit_unknown", %error, ?attempt, "whether a transaction was committed is not known; its key is left to its lease");
-                unsettled(ended, false)
+                Outcome::Unconfirmed(error)
             }
         }
     }
@@ -407,7 +407,6 @@ impl Inner {
         }
         let is_too_large = |size: usize| self.settings.max_response.is_some_and(|limit| size > limit);
         match response.body() {
-            Body::NotRetained(_) => response,
             _ if attempt.is_secret() => {
                 Response::new(response.status()).with_kept(Body::NotRetained(NotRetained::Secret))
             }

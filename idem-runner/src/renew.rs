@@ -196,6 +196,8 @@ impl Renewer {
                 }
                 true
             }
+            // One that may have committed by itself may have ended its record: the record tells.
+            Ok(Fenced::Superseded) if entry.attempt.used_transaction() => self.look(id, entry).await,
             Ok(Fenced::Superseded) => {
                 self.lost(id, entry);
                 true
@@ -214,11 +216,14 @@ impl Renewer {
         let read = async { self.store.read(owner.scope(), owner.key()).await };
         match self.answer("read", read).await {
             Ok(found) => {
-                let is_owner = found.is_some_and(|found| {
-                    found.record.attempt() == owner.attempt() && found.record.state == RecordState::InProgress
-                });
-                if !is_owner {
-                    self.lost(id, entry);
+                let own = found.map(|found| found.record).filter(|record| record.attempt() == owner.attempt());
+                match own.map(|record| record.state) {
+                    Some(RecordState::InProgress) => {}
+                    // It committed by itself: there is nothing to renew any more, and nobody took it.
+                    Some(RecordState::Done(_)) if entry.attempt.used_transaction() => {
+                        self.forget(id);
+                    }
+                    _ => self.lost(id, entry),
                 }
                 true
             }
@@ -229,18 +234,21 @@ impl Renewer {
         }
     }
 
-    /// The store says that the attempt is not the owner. One that is being settled, or that committed by itself, may have
-    /// ended its record: its own write tells.
+    /// The store says that another attempt has the key, or nobody. Of one that is being settled its own write tells.
     fn lost(&self, id: u64, entry: &Entry) {
-        let mut state = self.state();
-        if state.running.get(&id).is_none_or(|entry| entry.is_settling) {
-            return;
-        }
-        state.running.remove(&id);
-        drop(state);
-        if !entry.attempt.used_transaction() {
+        if self.forget(id) {
             entry.attempt.mark_lost();
         }
+    }
+
+    /// Renews and watches the attempt no more, unless it is being settled. Whether it was.
+    fn forget(&self, id: u64) -> bool {
+        let mut state = self.state();
+        let is_running = state.running.get(&id).is_some_and(|entry| !entry.is_settling);
+        if is_running {
+            state.running.remove(&id);
+        }
+        is_running
     }
 
     async fn answer<T>(

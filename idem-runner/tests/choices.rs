@@ -9,6 +9,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
+        mpsc,
     },
     time::Duration,
 };
@@ -16,7 +17,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::FutureExt;
 use idem_core::{
-    Body, CommitError, Completion, Fenced, NotRetained, OnLapse, Resolve, Response, Retention, State, Store,
+    Body, CommitError, Completion, Fenced, NotRetained, OnLapse, Origin, Resolve, Response, Retention, State, Store,
     StoreErrorKind, Token, Transaction,
 };
 use idem_runner::{
@@ -347,15 +348,16 @@ async fn what_was_committed_in_the_callers_transaction_is_what_the_client_gets()
     for after in [Some(Ok(201)), Some(Ok(400)), Some(Ok(503)), Some(Err("broken")), None] {
         let world = world();
         let store = world.store.clone();
+        let (tell, told) = mpsc::channel();
         let operation = move |attempt: Attempt| async move {
             let transaction = FakeTransaction { store, commits: true };
-            let recorded = attempt.commit(transaction, Response::new(201).with_body("committed")).await.unwrap();
-            assert_eq!(recorded, Response::new(201).with_body("committed"));
+            tell.send(attempt.commit(transaction, Response::new(201).with_body("committed")).await.unwrap()).unwrap();
             after.expect("as planned").map(Response::new)
         };
         let outcome = world.idempotency.run(request("k"), operation).await;
         let Outcome::Recorded(response) = outcome else { panic!("{after:?}: {outcome:?}") };
         assert_eq!(response, Response::new(201).with_body("committed"));
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [response]);
         assert_eq!(world.idempotency.counters().superseded, 0);
     }
 }
@@ -364,16 +366,18 @@ async fn what_was_committed_in_the_callers_transaction_is_what_the_client_gets()
 async fn an_operation_that_commits_twice_answers_with_what_it_committed_first() {
     let world = world();
     let store = world.store.clone();
+    let (tell, told) = mpsc::channel();
     let operation = move |attempt: Attempt| async move {
         for body in ["first", "second"] {
             let transaction = FakeTransaction { store: store.clone(), commits: true };
-            let recorded = attempt.commit(transaction, Response::new(201).with_body(body)).await.unwrap();
-            assert_eq!(recorded, Response::new(201).with_body("first"));
+            tell.send(attempt.commit(transaction, Response::new(201).with_body(body)).await.unwrap()).unwrap();
         }
         Ok::<_, &'static str>(Response::new(201).with_body("second"))
     };
     let outcome = world.idempotency.run(request("k"), operation).await;
-    assert!(matches!(&outcome, Outcome::Recorded(r) if *r == Response::new(201).with_body("first")), "{outcome:?}");
+    let first = Response::new(201).with_body("first");
+    assert!(matches!(&outcome, Outcome::Recorded(response) if *response == first), "{outcome:?}");
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [first.clone(), first]);
 }
 
 #[tokio::test]
@@ -442,8 +446,8 @@ async fn a_commit_or_a_takeover_at_the_last_moment_is_what_the_client_is_told() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn whether_it_was_committed_is_asked_until_the_store_says_and_if_it_never_does_that_is_not_stored() {
-    for (kind, is_stored) in [(StoreErrorKind::Unavailable, true), (StoreErrorKind::Corrupt, false)] {
+async fn whether_it_was_committed_is_asked_until_the_store_says_and_if_it_never_does_nobody_is_told_that_it_was() {
+    for (kind, is_known) in [(StoreErrorKind::Unavailable, true), (StoreErrorKind::Corrupt, false)] {
         let world = world();
         world.store.plan("read", Fault::Refused(kind), 1);
         let store = world.store.clone();
@@ -452,7 +456,11 @@ async fn whether_it_was_committed_is_asked_until_the_store_says_and_if_it_never_
             attempt.commit(transaction, Response::new(201)).await.map_err(|_| "not committed")
         };
         let outcome = world.idempotency.run(request("k"), operation).await;
-        assert!(matches!(outcome, Outcome::Ran { stored, .. } if stored == is_stored), "{kind:?}: {outcome:?}");
+        match outcome {
+            Outcome::Ran { stored: true, .. } if is_known => {}
+            Outcome::Unconfirmed(error) if !is_known => assert_eq!(error.kind(), kind),
+            other => panic!("{kind:?}: {other:?}"),
+        }
         let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
         assert!(matches!(retry, Outcome::Replay { .. }), "{retry:?}");
     }
@@ -480,17 +488,20 @@ async fn what_was_committed_and_is_answered_is_the_operations_own_reply_and_reco
 async fn the_record_of_a_later_life_is_not_taken_for_what_an_attempt_committed() {
     let world = Arc::new(world_with(|builder| builder.retention(Retention::new(LEASE).with_held(LEASE))));
     let rival = world.clone();
+    let (tell, told) = mpsc::channel();
     let operation = move |attempt: Attempt| async move {
         let response = Response::new(201).with_body("R1");
         drop(attempt.completion(response.clone()));
         rival.clock.advance(LEASE);
         let second: Ended = rival.another(|builder| builder).run(request("k"), answering(202)).await;
-        assert!(matches!(second, Outcome::Ran { stored: true, .. }), "{second:?}");
-        assert_eq!(rival.record("k").await.unwrap().number, attempt.number());
+        tell.send((second, attempt.number())).unwrap();
         Ok::<_, &'static str>(response)
     };
     let outcome = world.idempotency.run(request("k"), operation).await;
     assert!(matches!(outcome, Outcome::Superseded), "{outcome:?}");
+    let (second, number) = told.try_recv().unwrap();
+    assert!(matches!(second, Outcome::Ran { stored: true, .. }), "{second:?}");
+    assert_eq!((number, world.record("k").await.unwrap().number), (1, 1));
     assert_eq!(world.store.calls("release"), 0, "there is nothing of it to give back");
 }
 
@@ -534,11 +545,43 @@ async fn a_step_whose_result_was_kept_although_nobody_heard_of_it_keeps_the_firs
 }
 
 #[tokio::test]
+async fn a_step_whose_result_could_not_be_kept_says_so_and_keeps_it_when_it_is_asked_for_again() {
+    let world = world();
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let step = async |result: &'static str| {
+        running.attempt().step("charge", || async move { Ok::<_, &'static str>(Bytes::from(result)) }).await
+    };
+    world.store.plan("checkpoint", Fault::Refused(StoreErrorKind::Corrupt), 1);
+    let failed = step("ch_1").await;
+    assert!(matches!(&failed, Err(StepError::Store(e)) if e.kind() == StoreErrorKind::Corrupt), "{failed:?}");
+    assert_eq!(step("ch_2").await.unwrap(), "ch_1");
+}
+
+// case 036
+#[tokio::test]
+async fn of_a_secret_only_the_status_is_recorded_also_where_its_body_would_not_have_been_kept_anyway() {
+    let world = world_with(|builder| builder.max_response(4));
+    for body in [Body::Kept("longer than that".into()), Body::NotRetained(NotRetained::TooLarge)] {
+        let secret = Response::new(201).with_header("x-token", "top-secret").with_kept(body);
+        let operation = |attempt: Attempt| async move {
+            attempt.do_not_retain();
+            Ok::<_, &'static str>(secret)
+        };
+        let _ = world.idempotency.run(request("k"), operation).await;
+        let expected = Response::new(201).with_kept(Body::NotRetained(NotRetained::Secret));
+        assert_eq!(world.record("k").await.unwrap().state, State::Done(expected));
+        world.clock.advance(world.idempotency.retention().standard());
+    }
+}
+
+#[tokio::test]
 async fn a_step_without_a_name_is_not_begun() {
     let attempt = Attempt::for_test(support::scope(), idem_core::Key::new("k").unwrap());
     assert!(!attempt.is_protected());
     let unnamed = attempt.step("", || async { panic!("it is not begun") }).await;
     assert!(matches!(unnamed, Err(StepError::<()>::Name(_))), "{unnamed:?}");
+    assert_eq!((attempt.number(), attempt.origin(), attempt.is_repeat()), (0, Origin::First, false));
+    assert!(attempt.checkpoints().is_empty());
     let named = attempt.step("charge", || async { Ok::<_, ()>(Bytes::from("ch_1")) }).await;
     assert_eq!(named.unwrap(), "ch_1", "what nothing protects has its steps done");
 }
@@ -708,18 +751,20 @@ async fn under_hold_a_key_whose_operation_could_not_be_started_is_given_back_whe
 async fn an_attempt_that_answers_with_what_it_committed_too_late_is_superseded_by_what_its_successor_recorded() {
     let world = Arc::new(world());
     let rival = world.clone();
+    let (tell, told) = mpsc::channel();
     let operation = move |attempt: Attempt| async move {
         rival.clock.advance(LEASE);
         let second: Ended = rival.another(|builder| builder).run(request("k"), answering(202)).await;
-        assert!(matches!(second, Outcome::Ran { stored: true, .. }), "{second:?}");
         let response = Response::new(201);
         let transaction = FakeTransaction { store: rival.store.clone(), commits: true };
-        let late = attempt.commit(transaction, response.clone()).await;
-        assert!(matches!(late, Err(CommitError::Superseded)), "{late:?}");
+        tell.send((second, attempt.commit(transaction, response.clone()).await)).unwrap();
         Ok::<_, &'static str>(response) // although it was told
     };
     let outcome = world.idempotency.run(request("k"), operation).await;
     assert!(matches!(outcome, Outcome::Superseded), "{outcome:?}");
+    let (second, late) = told.try_recv().unwrap();
+    assert!(matches!(second, Outcome::Ran { stored: true, .. }), "{second:?}");
+    assert!(matches!(late, Err(CommitError::Superseded)), "{late:?}");
     assert_eq!(world.idempotency.counters().superseded, 1);
 }
 
@@ -811,6 +856,19 @@ async fn a_shutdown_finishes_what_is_claimed_and_claims_no_more() {
     assert!(matches!(running.await.unwrap(), Outcome::Ran { stored: true, .. }));
     assert!(matches!(world.record("k").await.unwrap().state, State::Done(_)));
     assert_eq!(world.record("l").await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_a_claim_by_hand_that_is_on_its_way() {
+    let world = world();
+    world.store.plan("claim", Fault::Delayed(Duration::from_secs(2)), 1);
+    let idempotency = world.idempotency.clone();
+    let claiming = tokio::spawn(async move { idempotency.claim(request("k")).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!world.idempotency.shutdown(Duration::from_millis(500)).await);
+    let Claimed::Run(running) = claiming.await.unwrap() else { panic!() };
+    assert!(matches!(running.complete(Response::new(201)).await, Settled::Completed(_)));
+    assert!(world.idempotency.shutdown(Duration::from_secs(1)).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -1014,11 +1072,12 @@ fn outside_a_runtime_a_shutdown_says_whether_everything_has_ended_and_does_not_w
 
 #[tokio::test]
 async fn a_prepared_claim_has_the_runners_settings_and_a_token_of_its_own() {
-    let world = world_with(|builder| builder.on_lapse(OnLapse::Hold).lapse_limit(NonZeroU32::new(3)));
+    let lease = Duration::from_secs(10);
+    let world = world_with(|builder| builder.on_lapse(OnLapse::Hold).lapse_limit(NonZeroU32::new(3)).lease(lease));
     let (one, other) =
         (world.idempotency.prepare(request("k")).unwrap(), world.idempotency.prepare(request("k")).unwrap());
     assert_ne!(one.token(), other.token());
-    assert_eq!(one.lease(), world.idempotency.lease());
+    assert_eq!((one.lease(), world.idempotency.lease()), (lease, lease));
     assert_eq!(one.retention(), world.idempotency.retention());
     assert_eq!((one.on_lapse(), one.lapse_limit()), (OnLapse::Hold, NonZeroU32::new(3)));
     // Nothing was claimed.

@@ -26,13 +26,13 @@ const UNAVAILABLE: Fault = Fault::Refused(StoreErrorKind::Unavailable);
 
 /// Runs it with a clock that moves by itself.
 fn play<T>(work: impl Future<Output = T>) -> T {
-    let _alone = alone();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().start_paused(true).build().unwrap().block_on(work)
 }
 
 /// Metrics with their labels, without the backend, and their values; of a histogram all of them, in milliseconds.
 fn measured(work: impl Future<Output = ()>) -> BTreeMap<String, Vec<u64>> {
+    let _alone = alone();
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     metrics::with_local_recorder(&recorder, || play(work));
@@ -246,6 +246,7 @@ fn what_is_swept_is_counted_record_by_record() {
 
 #[test]
 fn gauges_say_how_many_run_and_wait_at_the_moment() {
+    let _alone = alone();
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     let mut gauges = BTreeMap::<String, f64>::new();
@@ -321,6 +322,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// What spans and events said meanwhile.
 fn said(work: impl Future<Output = ()>) -> Vec<String> {
+    let _alone = alone();
     let said = Said::default();
     let subscriber = tracing_subscriber::registry().with(said.clone());
     tracing::subscriber::with_default(subscriber, || play(work));
@@ -416,6 +418,7 @@ fn what_nothing_protects_has_no_key_that_could_be_left_to_a_lease() {
 
 #[test]
 fn a_span_of_the_callers_is_not_written_to_where_that_of_the_request_is_turned_off() {
+    let _alone = alone();
     let said = Said::default();
     let without_requests = tracing_subscriber::filter::filter_fn(|metadata| metadata.name() != "idem.request");
     let subscriber = tracing_subscriber::registry().with(said.clone().with_filter(without_requests));

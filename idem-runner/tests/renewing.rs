@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use idem_core::{Answer, Grant, Response, Retention, StoreErrorKind};
+use idem_core::{Answer, Grant, Response, Retention, Store, StoreErrorKind};
 use idem_runner::{Attempt, Claimed, Outcome, Settled};
 use support::{Ended, Fault, LEASE, World, answering, eventually, request, world, world_with};
 use tokio::{runtime, sync::Notify};
@@ -151,6 +151,36 @@ async fn after_max_run_an_attempt_is_looked_after_once_in_a_lease_and_told_when_
         assert_eq!(world.store.calls("read"), 2, "none once it was told");
         let counters = world.idempotency.counters();
         assert_eq!((counters.overran, counters.superseded), (1, 1));
+    }
+}
+
+/// Whoever has the owner can end its record in the store itself.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_whose_record_was_ended_beside_its_runner_is_told_before_and_after_max_run() {
+    for later in [SECOND, LEASE * 2 + SECOND] {
+        let world = world_with(|builder| builder.max_run(LEASE * 2));
+        let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+        world.advance(later).await;
+        let _ = world.store.inner.release(running.attempt().owner()).await.unwrap();
+        world.advance(LEASE).await;
+        assert!(running.attempt().is_superseded(), "{later:?}");
+    }
+}
+
+// case 019
+#[tokio::test(start_paused = true)]
+async fn an_attempt_whose_transaction_was_not_committed_is_told_that_it_lost_its_key_like_every_other() {
+    for later in [SECOND, LEASE * 2 + SECOND] {
+        let world = world_with(|builder| builder.max_run(LEASE * 2));
+        let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+        drop(running.attempt().completion(Response::new(201))); // its transaction is rolled back
+        world.advance(later).await;
+        world.clock.advance(LEASE);
+        take_over(&world, "k").await;
+        world.advance(LEASE * 2).await;
+        assert!(running.attempt().is_superseded(), "{later:?}");
+        let step = running.attempt().step("mail", || async { panic!("it was done all the same") }).await;
+        assert!(matches!(step, Err(idem_runner::StepError::<()>::Superseded)), "{step:?}");
     }
 }
 

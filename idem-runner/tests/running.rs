@@ -251,6 +251,7 @@ fn outside_a_runtime_it_answers_with_an_error_that_says_so() {
         futures_util::FutureExt::now_or_never(world.idempotency.run(request("k"), answering(201))).unwrap();
     let Outcome::Store(error) = outcome else { panic!("{outcome:?}") };
     assert!(error.to_string().contains("Tokio runtime"), "{error}");
+    assert_eq!(error.kind(), idem_core::StoreErrorKind::Configuration);
     let claimed = futures_util::FutureExt::now_or_never(world.idempotency.claim(request("k"))).unwrap();
     assert!(matches!(claimed, Claimed::Answered(Answered::Store(_))));
 }

@@ -11,17 +11,19 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
+        mpsc,
     },
     time::Duration,
 };
 
 use bytes::Bytes;
 use idem_core::{
-    Answer, Body, Checkpoint, CommitError, Completion, Fenced, Key, NotRetained, Resolve, Response, Retention, Scope,
-    State, Store, StoreErrorKind, Token, Transaction,
+    Answer, Body, Checkpoint, CommitError, Completion, Fenced, Key, MAX_CHECKPOINT_BYTES, NotRetained, Resolve,
+    Response, Retention, Scope, State, Store, StoreErrorKind, Token, Transaction,
 };
 use idem_runner::{
-    Attempt, Builder, Claimed, Idempotency, OnUnavailable, Outcome, Request, Seal, SealError, SealKey, SealKeys, Sealed,
+    Attempt, Builder, Claimed, Idempotency, OnUnavailable, Outcome, Request, Seal, SealError, SealKey, SealKeys,
+    Sealed, StepError,
 };
 use support::{Ended, Fault, Faulty, Keyless, LEASE, World, answering, fingerprint, request, scope, world, world_with};
 
@@ -187,6 +189,43 @@ async fn a_result_that_was_moved_to_another_step_is_refused_there_and_the_step_i
     assert!(matches!(outcome, Outcome::Failed("refused")), "{outcome:?}");
 }
 
+#[tokio::test]
+async fn a_result_that_is_too_large_once_it_is_sealed_is_told_as_such() {
+    let world = world_with(sealing(keys("a")));
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let step = async |name: &str, size| {
+        running.attempt().step(name, || async move { Ok::<_, &str>(Bytes::from(vec![7; size])) }).await
+    };
+    let full = step("all", MAX_CHECKPOINT_BYTES - 20).await;
+    assert!(matches!(full, Err(StepError::Full)), "{full:?}");
+    assert_eq!(step("less", MAX_CHECKPOINT_BYTES - 100).await.unwrap().len(), MAX_CHECKPOINT_BYTES - 100);
+}
+
+/// Names its key at too great length.
+#[derive(Debug)]
+struct Verbose;
+
+impl Seal for Verbose {
+    fn seal(&self, plain: &[u8], _: &[u8]) -> Result<Sealed, SealError> {
+        Ok(Sealed { key_id: "x".repeat(256), bytes: plain.to_vec().into() })
+    }
+
+    fn open(&self, sealed: &Sealed, _: &[u8]) -> Result<Vec<u8>, SealError> {
+        Ok(sealed.bytes.to_vec())
+    }
+}
+
+#[tokio::test]
+async fn a_result_whose_sealer_names_no_key_that_can_be_stored_is_an_error_and_not_kept() {
+    let world = world_with(|builder| builder.seal(Arc::new(Verbose)));
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let step = running.attempt().step("charge", || async { Ok::<_, &str>(Bytes::from("ch_1")) }).await;
+    let Err(StepError::Store(error)) = step else { panic!("{step:?}") };
+    assert_eq!(error.kind(), StoreErrorKind::Configuration);
+    assert!(error.to_string().contains("the id of its key has 256 bytes, not 1 to 255"), "{error}");
+    assert!(world.record("k").await.unwrap().checkpoints.is_empty());
+}
+
 /// Opens everything as the same bytes, and counts.
 #[derive(Debug, Default)]
 struct Junk(AtomicUsize);
@@ -335,11 +374,11 @@ async fn what_a_transaction_of_the_callers_completes_is_sealed_and_its_client_ge
     for answer in 0..3 {
         let world = world_with(sealing(keys("a")));
         let store = world.store.clone();
+        let (tell, told) = mpsc::channel();
         let operation = move |attempt: Attempt| async move {
             let recorded = attempt.commit(Own(store), token()).await.map_err(|_| "not committed")?;
-            assert!(matches!(recorded.body(), Body::Sealed { .. }));
             let opened = attempt.opened(recorded.clone()).map_err(|_| "not opened")?;
-            assert_eq!(opened, token());
+            tell.send((recorded.clone(), opened.clone())).unwrap();
             Ok::<_, &'static str>([token(), recorded, opened][answer].clone())
         };
         let sent = match world.idempotency.run(request("k"), operation).await {
@@ -348,6 +387,9 @@ async fn what_a_transaction_of_the_callers_completes_is_sealed_and_its_client_ge
             other => panic!("{other:?}"),
         };
         assert_eq!(sent, token(), "answer {answer}");
+        let (recorded, opened) = told.try_recv().unwrap();
+        assert!(matches!(recorded.body(), Body::Sealed { .. }));
+        assert_eq!(opened, token());
         assert!(!stored(&world, "k").await.1);
         let retry = world.idempotency.run(request("k"), never).await;
         assert!(matches!(&retry, Outcome::Replay { response, .. } if *response == token()), "{retry:?}");

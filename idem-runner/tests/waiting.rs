@@ -5,7 +5,7 @@
 mod support;
 
 use std::{
-    num::NonZeroU32,
+    num::{NonZeroU32, NonZeroUsize},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use idem_core::{OnLapse, Response, StoreErrorKind};
+use idem_core::{OnLapse, Response, Store, StoreErrorKind};
 use idem_runner::{Claimed, Idempotency, OnConflict, OnUnavailable, Outcome, Settled};
 use support::{Ended, Fault, LEASE, World, answering, eventually, request, world_with};
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
@@ -159,6 +159,18 @@ async fn when_another_gets_the_key_that_was_given_back_the_wait_goes_on_for_that
     assert!(matches!(running.complete(Response::new(201)).await, Settled::Completed(_)));
     assert!(matches!(waiters.join_next().await.unwrap().unwrap(), Outcome::Replay { .. }));
     assert_eq!(world.idempotency.counters().waits_refused, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_goes_away_ends_the_wait_at_once() {
+    let world = waiting_world();
+    let Claimed::Run(_running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let mut waiters = spawn_waiters(&world.idempotency, 1, &Arc::default());
+    a_moment().await;
+    let start = Instant::now();
+    assert_eq!(world.store.inner.purge(&support::scope(), NonZeroUsize::MIN).await.unwrap(), 1);
+    assert!(matches!(waiters.join_next().await.unwrap().unwrap(), Outcome::Ran { stored: true, .. }));
+    assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
 // case 052

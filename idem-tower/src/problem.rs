@@ -203,7 +203,6 @@ impl Problem {
         }
     }
 
-    #[cfg(feature = "axum")]
     pub(crate) fn commit_failed(error: &StoreError) -> Self {
         let detail = "the outcome of the request could not be stored; retry it with the same key";
         Self { detail: detail.into(), ..Self::store(error) }

@@ -357,6 +357,7 @@ impl Config {
             Outcome::Failed(Failure::Problem(problem)) => problem,
             Outcome::Replay { response: recorded, stored_at } => return Ok(self.replay(&recorded, stored_at)),
             Outcome::Panicked | Outcome::RolledBack => self.failure(),
+            Outcome::Unconfirmed(error) => Problem::commit_failed(&error),
             Outcome::Conflict { retry_after } => Problem::in_progress(retry_after),
             Outcome::Reuse { differences: Differences::Incomparable } => {
                 tracing::error!(

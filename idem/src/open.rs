@@ -224,6 +224,30 @@ mod tests {
     }
 
     #[test]
+    fn each_documented_spelling_leads_to_its_store_and_no_other_does() {
+        let spelled = [
+            ("memory", "memory"),
+            ("sqlite", "sqlite"),
+            ("postgres", "postgres postgresql"),
+            (
+                "redis",
+                "redis rediss redis-cluster rediss-cluster redis-sentinel rediss-sentinel \
+                 valkey valkeys valkey-cluster valkeys-cluster valkey-sentinel valkeys-sentinel",
+            ),
+        ];
+        for (name, expected) in spelled {
+            assert_eq!(spellings(name).collect::<Vec<_>>().join(" "), expected);
+        }
+        assert_eq!(SCHEMES.map(|scheme| scheme.name).as_slice(), spelled.map(|(name, _)| name));
+        for (scheme, feature) in SCHEMES.map(|scheme| (scheme.name, scheme.feature)) {
+            assert_eq!(scheme, feature);
+        }
+        for other in ["postgresq:", "redi:", "redis-:", "svn+ssh:", "x.y:"] {
+            assert!(matches!(refused(other), OpenError::UnknownScheme { .. }), "{other}");
+        }
+    }
+
+    #[test]
     fn an_unknown_scheme_is_named_and_the_known_ones_are_listed() {
         let shown = refused("mysql://app:hunter2@db/idem").to_string();
         assert_eq!(shown, format!("there is no store for mysql: URLs; write {KNOWN}"));

@@ -54,8 +54,8 @@ mod tests {
 
     #[test]
     fn retention_is_never_below_a_day() {
-        assert_eq!(retention_for(Duration::ZERO, Duration::ZERO, Duration::ZERO).standard(), LEAST);
-        assert_eq!(retention_for(23 * HOUR, Duration::ZERO, Duration::ZERO).standard(), LEAST);
+        assert_eq!(retention_for(Duration::ZERO, Duration::ZERO, Duration::ZERO).standard(), 24 * HOUR);
+        assert_eq!(retention_for(23 * HOUR, Duration::ZERO, Duration::ZERO).standard(), 24 * HOUR);
     }
 
     #[test]
