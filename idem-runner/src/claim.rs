@@ -209,6 +209,10 @@ impl Inner {
                 self.take_back_in_background(claim);
                 Err(Answered::Store(error))
             }
+            // It is known to be at it already.
+            OnUnavailable::RunUnprotected if self.renewer.runs(claim.scope(), claim.key()) => {
+                Err(Answered::Store(error))
+            }
             OnUnavailable::RunUnprotected => Ok(None),
         }
     }

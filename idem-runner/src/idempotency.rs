@@ -248,7 +248,10 @@ impl Inner {
         waiting: Option<CancellationToken>,
     ) -> Result<(Attempt, Option<Renewal>), Answered> {
         if self.closing.is_cancelled() {
-            return Err(Answered::ShuttingDown);
+            let answered = Answered::ShuttingDown;
+            self.counting.seconds(CLAIM_SECONDS, answered.word(), Duration::ZERO);
+            note("claim", answered.word());
+            return Err(answered);
         }
         self.sweeper.ensure_running(self);
         let (scope, key) = (request.scope.clone(), request.key.clone());

@@ -108,6 +108,11 @@ impl Renewer {
         (id, is_new)
     }
 
+    /// Whether an attempt on this key runs here, as far as is known.
+    pub(crate) fn runs(&self, scope: &Scope, key: &Key) -> bool {
+        self.state().running.values().any(|entry| entry.attempt.key() == key && entry.attempt.scope() == scope)
+    }
+
     /// Whether the outcome of an attempt on this key waits here to be stored.
     pub(crate) fn is_settling(&self, scope: &Scope, key: &Key) -> bool {
         let is_it = |entry: &Entry| entry.is_settling && entry.attempt.key() == key && entry.attempt.scope() == scope;

@@ -141,6 +141,22 @@ async fn running_unprotected_is_an_explicit_choice_and_counted() {
     assert!(matches!(passing, Outcome::Ran { stored: true, .. }), "nothing was to be recorded: {passing:?}");
 }
 
+// case 075
+#[tokio::test(start_paused = true)]
+async fn nothing_runs_unprotected_beside_an_attempt_of_the_same_service() {
+    let world = world_with(|builder| builder.on_unavailable(OnUnavailable::RunUnprotected));
+    let finish = Arc::new(Notify::new());
+    let running = world.spawn("k", &finish);
+    tokio::task::yield_now().await;
+    world.store.plan("claim", UNAVAILABLE, FOR_EVER);
+    let retry: Ended = world.idempotency.run(request("k"), |_| async { panic!("it ran beside the first") }).await;
+    assert!(matches!(retry, Outcome::Store(_)), "{retry:?}");
+    finish.notify_one();
+    assert!(matches!(running.await.unwrap(), Outcome::Ran { stored: true, .. }));
+    let other: Ended = world.idempotency.run(request("l"), answering(201)).await;
+    assert!(matches!(other, Outcome::Ran { stored: false, .. }), "{other:?}");
+}
+
 // case 076
 #[tokio::test(start_paused = true)]
 async fn a_completion_that_fails_is_tried_again_until_it_is_stored() {

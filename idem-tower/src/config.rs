@@ -38,7 +38,8 @@ pub enum Anonymous {
     Refuse,
     /// Its key is bound to its fingerprint: two clients share a record only if they send the same request under the same
     /// key, and then the second gets the first one's answer. A key that is reused for another request names another
-    /// record, so it is not noticed.
+    /// record, so it is not noticed. A change of the fingerprint's key or rule names other records too: retries over it run
+    /// again.
     BindToFingerprint,
 }
 
@@ -200,6 +201,9 @@ impl Builder {
 
     /// Looks at a request before its key is claimed: what is refused here leaves no record, so that the client may
     /// correct it and send it under the same key. The response it is refused with goes out as it is.
+    ///
+    /// It is asked about every request with a key, retries of what is done among them: it should look at the request alone, and
+    /// not at what may have changed since. On a route with an optional key it is not asked about requests without one.
     pub fn validate(mut self, hook: impl Fn(&Parts, &Bytes) -> Result<(), Refusal> + Send + Sync + 'static) -> Self {
         self.validate = Some(Arc::new(hook));
         self

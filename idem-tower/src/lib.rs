@@ -101,8 +101,9 @@
 //! | breaks off before the limit | as `operation-failed` | not at all: its retry runs |
 //! | without end, and not marked | never: mark it with [`FollowedLive`] | it is given up once another attempt has the key |
 //!
-//! When the server stops, call [`Idempotency::shutdown`](idem_runner::Idempotency::shutdown) after it: a graceful shutdown
-//! waits for connections, and not for the handlers of clients that have left.
+//! When the server is to stop, begin its graceful shutdown, call
+//! [`Idempotency::shutdown`](idem_runner::Idempotency::shutdown), and wait for the server a little longer: a server's own
+//! shutdown waits for connections, without a limit, and not for the handlers of clients that have left.
 //!
 //! # What tells a retry from a reused key
 //!
