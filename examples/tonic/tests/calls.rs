@@ -194,6 +194,22 @@ async fn a_client_that_keeps_key_and_message_of_its_intent_pays_once_whatever_ha
     assert_eq!(failed.unwrap_err().code(), Code::Unavailable, "it gives up after the attempts that it may make");
 }
 
+#[tokio::test]
+async fn a_client_waits_for_each_answer_as_long_as_its_deadline_and_calls_again() {
+    let world = World::new().await;
+    world.provider.pause();
+    let order = intent("k-1", 1, "c");
+    let mut client = world.client.clone();
+    let hasty = client::pay(&mut client, TENANT, &order, 1, Duration::from_millis(50));
+    let given_up = tokio::time::timeout(DEADLINE, hasty).await.unwrap().unwrap_err();
+    assert!(matches!(given_up.code(), Code::Cancelled | Code::DeadlineExceeded), "{given_up:?}");
+    world.provider.resume();
+    until(|| world.idempotency.counters().completed == 1).await;
+    let paid = client::pay(&mut world.client.clone(), TENANT, &order, 1, DEADLINE).await.unwrap();
+    assert!(is_replay(paid.metadata()));
+    assert_eq!(world.provider.totals(), (1, 1));
+}
+
 // case 047
 #[tokio::test]
 async fn a_call_that_is_given_up_runs_on_and_its_retry_gets_the_answer() {
