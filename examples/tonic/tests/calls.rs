@@ -179,6 +179,7 @@ async fn the_status_of_the_handler_decides_what_a_retry_gets() {
     assert_eq!(world.pay(&intent("k-3", 1, "c")).await.unwrap_err().code(), Code::Unavailable);
     assert_eq!(world.pay(&intent("k-3", 1, "c")).await.unwrap().get_ref().attempt, 2);
     assert!(is_replay(world.pay(&intent("k-3", 1, "c")).await.unwrap().metadata()));
+    assert_eq!(world.provider.totals(), (3, 2), "the second attempt found the charge of the first");
 }
 
 // case 116
