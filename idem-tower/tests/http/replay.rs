@@ -206,11 +206,12 @@ async fn a_stream_that_begins_with_a_passing_failure_releases_the_key() {
     let count = Count::default();
     let app = Setup::new().app(on_post(move || async move {
         match count.up() {
-            1 => (StatusCode::SERVICE_UNAVAILABLE, Extension(FollowedLive), "later").into_response(),
+            1 => (StatusCode::SERVICE_UNAVAILABLE, Extension(FollowedLive), endless()).into_response(),
             _ => "done".into_response(),
         }
     }));
-    assert_eq!(app.send(post("k", "{}")).await.text(), "later");
+    let failed = within(app.0.clone().oneshot(post("k", "{}"))).await.unwrap();
+    assert_eq!(failed.status(), 503);
     assert_eq!(app.send(post("k", "{}")).await.text(), "done");
 }
 
@@ -298,6 +299,16 @@ async fn a_secret_goes_out_once_is_not_in_the_record_and_its_retry_is_told_so() 
     let record = setup.record("k").await;
     assert!(!record.encode().windows(6).any(|window| window == b"s3cr3t"));
     assert_eq!(count.now(), 1);
+}
+
+// case 036
+#[tokio::test]
+async fn a_secret_in_an_error_that_is_final_is_not_in_the_record_either() {
+    let setup = Setup::new();
+    let app = setup.app(on_post(|| async { (StatusCode::CONFLICT, Extension(DoNotStore), "the code was s3cr3t") }));
+    assert_eq!(app.send(post("k", "{}")).await.status, 409);
+    app.send(post("k", "{}")).await.problem("response-not-retained");
+    assert!(!setup.record("k").await.encode().windows(6).any(|window| window == b"s3cr3t"));
 }
 
 // case 036
