@@ -343,6 +343,19 @@ fn a_request_says_in_its_span_what_it_came_to_and_in_events_how_it_ended() {
             "idem.request: claim=\"replayed\"",
         ]
     );
+    let refused = said(async {
+        let world = world();
+        let _: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        let _: Ended = world.idempotency.run(request_of("k", "other"), answering(201)).await;
+        let _running = world.idempotency.claim(request("l")).await;
+        assert!(!world.idempotency.shutdown(SECOND).await);
+    });
+    for line in [
+        "idem.reused in idem.request: differences=body length differs: 4 -> 5",
+        "idem.shutdown_incomplete in nowhere: left=1",
+    ] {
+        assert!(refused.iter().any(|said| said == line), "{line}: {refused:#?}");
+    }
     let how = said(async {
         let world = world();
         let hold = world.another(|builder| builder.on_lapse(OnLapse::Hold));
