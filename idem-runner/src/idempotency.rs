@@ -355,10 +355,11 @@ impl Inner {
         }
         let is_too_large = |size: usize| self.settings.max_response.is_some_and(|limit| size > limit);
         match response.body() {
-            Body::NotRetained(_) => response,
+            // First: what is too large by another's limit still has headers.
             _ if attempt.is_secret() => {
                 Response::new(response.status()).with_kept(Body::NotRetained(NotRetained::Secret))
             }
+            Body::NotRetained(_) => response,
             Body::Kept(bytes) | Body::Sealed { bytes, .. } if is_too_large(bytes.len()) => {
                 response.with_kept(Body::NotRetained(NotRetained::TooLarge))
             }

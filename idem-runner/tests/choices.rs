@@ -215,7 +215,9 @@ async fn a_secret_that_is_too_large_is_recorded_as_a_secret_and_what_is_sealed_i
     let too_large = large().with_kept(Body::NotRetained(NotRetained::TooLarge));
     let sealed = |size| Body::Sealed { key_id: "of the operation's own".into(), bytes: vec![7; size].into() };
     for (key, is_secret, response, kept) in [
-        ("a secret and large", true, large().with_body(vec![7; 101]), secret),
+        ("a secret and large", true, large().with_body(vec![7; 101]), secret.clone()),
+        ("a secret and too large for others", true, too_large.clone(), secret.clone()),
+        ("too large for others", false, too_large.clone(), too_large.clone()),
         ("sealed and large", false, large().with_kept(sealed(101)), too_large),
         ("sealed and fits", false, large().with_kept(sealed(100)), large().with_kept(sealed(100))),
     ] {
