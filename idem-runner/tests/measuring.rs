@@ -288,6 +288,15 @@ impl tracing::field::Visit for Fields {
 }
 
 impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Said {
+    fn on_new_span(&self, attributes: &span::Attributes<'_>, _: &span::Id, _: Context<'_, S>) {
+        if attributes.metadata().target() != "idem" {
+            return;
+        }
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        self.0.lock().unwrap().push(format!("{}: {}", attributes.metadata().name(), fields.0.join(" ")));
+    }
+
     fn on_record(&self, id: &span::Id, values: &span::Record<'_>, context: Context<'_, S>) {
         let mut fields = Fields::default();
         values.record(&mut fields);
@@ -334,11 +343,13 @@ fn a_request_says_in_its_span_what_it_came_to_and_in_events_how_it_ended() {
     assert_eq!(
         first_and_retry,
         [
+            "idem.request: scope=Scope(tena…, 8 bytes) key=Key(…, 1 bytes)",
             "idem.claimed in idem.request: number=1",
             "idem.request: claim=\"claimed\"",
             "idem.request: attempt=1",
             "idem.request: settle=\"complete\"",
             "idem.completed in idem.request: how=\"complete\" status=201",
+            "idem.request: scope=Scope(tena…, 8 bytes) key=Key(…, 1 bytes)",
             "idem.replayed in idem.request: status=201",
             "idem.request: claim=\"replayed\"",
         ]
