@@ -33,7 +33,7 @@ impl Inner {
             // Its token makes a repeated claim the same claim.
             let answer = match self.repeated("claim", || idem_core::claim(&*self.store, &claim)).await {
                 Ok(answer) => answer,
-                Err(error) => return self.unavailable(claim, error),
+                Err(error) => return self.unavailable(claim, error, seat.is_some()),
             };
             self.note(&answer);
             let (left, seen) = match answer {
@@ -163,16 +163,23 @@ impl Inner {
         }
     }
 
-    fn unavailable(self: &Arc<Self>, claim: Claim, error: StoreError) -> Result<Option<Grant>, Answered> {
+    /// What a request gets whose claim can't be made. One that `has_waited` knows of another attempt: unprotected it would
+    /// do the same beside it.
+    fn unavailable(
+        self: &Arc<Self>,
+        claim: Claim,
+        error: StoreError,
+        has_waited: bool,
+    ) -> Result<Option<Grant>, Answered> {
         if error.kind() != StoreErrorKind::Unavailable {
             return Err(Answered::Store(error));
         }
         match self.settings.on_unavailable {
-            OnUnavailable::Refuse => {
+            OnUnavailable::RunUnprotected if !has_waited => Ok(None),
+            OnUnavailable::RunUnprotected | OnUnavailable::Refuse => {
                 self.take_back_in_background(claim);
                 Err(Answered::Store(error))
             }
-            OnUnavailable::RunUnprotected => Ok(None),
         }
     }
 

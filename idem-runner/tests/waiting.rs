@@ -14,7 +14,7 @@ use std::{
 };
 
 use idem_core::{OnLapse, Response, Store, StoreErrorKind};
-use idem_runner::{Claimed, Idempotency, OnConflict, Outcome, Settled};
+use idem_runner::{Claimed, Idempotency, OnConflict, OnUnavailable, Outcome, Settled};
 use support::{Ended, Fault, LEASE, World, answering, eventually, request, world_with};
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
@@ -332,6 +332,30 @@ async fn an_owner_that_is_finishing_is_waited_for_and_asked_after_again_within_a
     let outcome: Ended = world.idempotency.run(request("l"), answering(201)).await;
     assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
     assert_eq!(start.elapsed().as_millis(), 1_000);
+}
+
+// case 075
+#[tokio::test(start_paused = true)]
+async fn one_that_waits_for_another_attempt_never_runs_unprotected_beside_it() {
+    let world = world_with(|builder| {
+        builder.on_conflict(OnConflict::Wait { at_most: MINUTE }).on_unavailable(OnUnavailable::RunUnprotected)
+    });
+    let Claimed::Run(_running) = world.another(|builder| builder).claim(request("k")).await else { panic!() };
+    let runs = Arc::default();
+    let mut waiters = spawn_waiters(&world.idempotency, 3, &runs);
+    a_moment().await;
+    for operation in ["wait", "claim"] {
+        world.store.plan(operation, Fault::Refused(StoreErrorKind::Unavailable), usize::MAX);
+    }
+    world.advance(LEASE * 2).await;
+    while let Some(outcome) = waiters.join_next().await {
+        let outcome = outcome.unwrap();
+        assert!(matches!(outcome, Outcome::Store(_)), "{outcome:?}");
+    }
+    assert_eq!((runs.load(Ordering::SeqCst), world.idempotency.counters().unprotected), (0, 0));
+    // One that knows of nobody does, as was chosen.
+    let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: false, .. }), "{outcome:?}");
 }
 
 #[tokio::test(start_paused = true)]
