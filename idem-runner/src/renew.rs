@@ -2,11 +2,12 @@
 
 use std::{
     collections::HashMap,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use idem_core::{Fenced, State as RecordState, Store, StoreError, StoreErrorKind};
 use tokio::{
     task::{self, JoinHandle},
@@ -139,9 +140,8 @@ impl Renewer {
     async fn renew(&self, id: u64, entry: Entry) {
         let asked = Instant::now();
         // A failed renewal is tried again at the next interval, while there is still a lease to renew.
-        let renewed = time::timeout(self.interval(), self.store.renew(entry.attempt.owner(), self.lease)).await;
-        match renewed {
-            Ok(Ok(Fenced::Written(()))) => {
+        match self.ask("renew", async { self.store.renew(entry.attempt.owner(), self.lease).await }).await {
+            Ok(Fenced::Written(())) => {
                 self.counting.renewed.one();
                 if asked > entry.lease_end {
                     self.counting.renewed_late.one();
@@ -156,31 +156,39 @@ impl Renewer {
                     entry.lease_end = asked + self.lease;
                 }
             }
-            Ok(Ok(Fenced::Superseded)) => self.lost(id, &entry),
-            Ok(Err(error)) => self.failed(&error),
-            Err(_) => {
-                let message = "it gave no answer within a third of the lease";
-                let error = StoreError::new(StoreErrorKind::Unavailable, self.store.backend(), "renew", message);
-                self.failed(&error);
+            Ok(Fenced::Superseded) => self.lost(id, &entry),
+            Err(error) => {
+                self.counting.renewal_failures.one();
+                self.counting.store_error("renew", &error);
             }
         }
-    }
-
-    fn failed(&self, error: &StoreError) {
-        self.counting.renewal_failures.one();
-        self.counting.store_error("renew", error);
     }
 
     /// Whether an attempt that is not renewed any more still has its key.
     async fn look(&self, id: u64, entry: Entry) {
         let owner = entry.attempt.owner();
         // What a failed look did not see, the next one sees.
-        if let Ok(Ok(found)) = time::timeout(self.interval(), self.store.read(owner.scope(), owner.key())).await {
+        if let Ok(found) = self.ask("read", async { self.store.read(owner.scope(), owner.key()).await }).await {
             let is_owner = found.is_some_and(|found| {
                 found.record.attempt() == owner.attempt() && found.record.state == RecordState::InProgress
             });
             if !is_owner {
                 self.lost(id, &entry);
+            }
+        }
+    }
+
+    /// Asks the store. Whatever becomes of it, a panic included, the others are renewed.
+    async fn ask<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        match time::timeout(self.interval(), AssertUnwindSafe(call).catch_unwind()).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => {
+                let message = "it gave no answer within a third of the lease, or panicked";
+                Err(StoreError::new(StoreErrorKind::Unavailable, self.store.backend(), operation, message))
             }
         }
     }
