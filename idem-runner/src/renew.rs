@@ -167,14 +167,17 @@ impl Renewer {
     /// Whether an attempt that is not renewed any more still has its key.
     async fn look(&self, id: u64, entry: Entry) {
         let owner = entry.attempt.owner();
-        // What a failed look did not see, the next one sees.
-        if let Ok(found) = self.ask("read", async { self.store.read(owner.scope(), owner.key()).await }).await {
-            let is_owner = found.is_some_and(|found| {
-                found.record.attempt() == owner.attempt() && found.record.state == RecordState::InProgress
-            });
-            if !is_owner {
-                self.lost(id, &entry);
+        match self.ask("read", async { self.store.read(owner.scope(), owner.key()).await }).await {
+            Ok(found) => {
+                let is_owner = found.is_some_and(|found| {
+                    found.record.attempt() == owner.attempt() && found.record.state == RecordState::InProgress
+                });
+                if !is_owner {
+                    self.lost(id, &entry);
+                }
             }
+            // What a failed look did not see, the next one sees.
+            Err(error) => self.counting.store_error("read", &error),
         }
     }
 
