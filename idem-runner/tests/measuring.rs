@@ -24,6 +24,13 @@ const SECOND: Duration = Duration::from_secs(1);
 const HALF: Duration = Duration::from_millis(500);
 const UNAVAILABLE: Fault = Fault::Refused(StoreErrorKind::Unavailable);
 
+/// One at a time: `tracing` remembers for the whole process whether anybody listens to an event, and asks only the thread
+/// on which it happens first.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs it with a clock that moves by itself.
 fn play<T>(work: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -32,6 +39,7 @@ fn play<T>(work: impl Future<Output = T>) -> T {
 
 /// Metrics with their labels, without the backend, and their values; of a histogram all of them, in milliseconds.
 fn measured(work: impl Future<Output = ()>) -> BTreeMap<String, Vec<u64>> {
+    let _alone = alone();
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     metrics::with_local_recorder(&recorder, || play(work));
@@ -241,6 +249,7 @@ fn what_is_swept_is_counted_record_by_record() {
 
 #[test]
 fn gauges_say_how_many_run_and_wait_at_the_moment() {
+    let _alone = alone();
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     let mut gauges = BTreeMap::<String, f64>::new();
@@ -316,15 +325,9 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Said {
     }
 }
 
-/// One at a time: `tracing` remembers for the whole process whether anybody listens to an event, and asks only the thread
-/// on which it happens first.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// What spans and events said meanwhile.
 fn said(work: impl Future<Output = ()>) -> Vec<String> {
+    let _alone = alone();
     let said = Said::default();
     let subscriber = tracing_subscriber::registry().with(said.clone());
     tracing::subscriber::with_default(subscriber, || play(work));
@@ -334,7 +337,6 @@ fn said(work: impl Future<Output = ()>) -> Vec<String> {
 
 #[test]
 fn a_request_says_in_its_span_what_it_came_to_and_in_events_how_it_ended() {
-    let _alone = alone();
     let first_and_retry = said(async {
         let world = world();
         let _: Ended = world.idempotency.run(request("k"), answering(201)).await;
@@ -400,7 +402,6 @@ fn a_request_says_in_its_span_what_it_came_to_and_in_events_how_it_ended() {
 
 #[test]
 fn what_goes_on_in_the_background_is_said_in_the_span_of_its_request() {
-    let _alone = alone();
     let said = said(async {
         let world = world();
         world.store.plan("complete", Fault::Delayed(SECOND * 3), 1);
@@ -425,7 +426,6 @@ fn what_goes_on_in_the_background_is_said_in_the_span_of_its_request() {
 
 #[test]
 fn what_nothing_protects_has_no_key_that_could_be_left_to_a_lease() {
-    let _alone = alone();
     let said = said(async {
         let world = world_with(|builder| builder.on_unavailable(OnUnavailable::RunUnprotected));
         drop(world.idempotency.claim(request("k")).await);
