@@ -87,8 +87,8 @@ impl Idempotency {
     ///
     /// # Panics
     ///
-    /// A panic of the operation is caught: [`Outcome::Panicked`]. Called outside a Tokio runtime it answers with an
-    /// error of kind configuration.
+    /// A panic of the operation is caught: [`Outcome::Panicked`]. So is one of the store: an error of kind contract. Called
+    /// outside a Tokio runtime it answers with an error of kind configuration.
     pub async fn run<T, E, F, O>(&self, request: Request, operation: F) -> Outcome<T, E>
     where
         T: Reply + Send + 'static,
@@ -375,15 +375,19 @@ impl Inner {
         }
     }
 
-    /// A call of the store, within the time that it may take.
+    /// A call of the store, within the time that it may take. A panic of the store is an error, so that what was done is
+    /// answered and counted all the same.
     pub(crate) async fn in_time<T>(
         &self,
         operation: &'static str,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let timeout = self.settings.store_timeout;
-        let result = match time::timeout(timeout, call).await {
-            Ok(result) => result,
+        let result = match time::timeout(timeout, AssertUnwindSafe(call).catch_unwind()).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => {
+                Err(StoreError::new(StoreErrorKind::Contract, self.store.backend(), operation, "it panicked"))
+            }
             Err(_) => {
                 let message = format!("it gave no answer within {timeout:?} (the setting store_timeout)");
                 Err(StoreError::new(StoreErrorKind::Unavailable, self.store.backend(), operation, message))

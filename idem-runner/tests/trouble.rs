@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use idem_core::{Response, Retention, State, StoreErrorKind};
+use idem_core::{OnLapse, Response, Retention, State, StoreErrorKind};
 use idem_runner::{Claimed, OnUnavailable, Outcome, Settled};
 use support::{Ended, Fault, LEASE, answering, eventually, request, request_of, world, world_with};
 use tokio::sync::Notify;
@@ -78,6 +78,29 @@ async fn what_may_have_been_claimed_is_taken_back_once_after_a_pause_as_if_it_ha
         assert!(world.idempotency.shutdown(Duration::from_secs(7)).await, "{fault:?}");
         assert_eq!(world.store.calls("claim"), claims + 1, "{fault:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_panics_is_an_error_like_others_and_what_was_done_is_answered() {
+    let world = world();
+    world.store.plan("claim", Fault::Panics, 1);
+    let refused: Ended = world.idempotency.run(request("k"), |_| async { panic!("it must not run") }).await;
+    let Outcome::Store(error) = refused else { panic!("{refused:?}") };
+    assert_eq!((error.kind(), error.to_string().contains("it panicked")), (StoreErrorKind::Contract, true), "{error}");
+
+    world.store.plan("complete", Fault::Panics, 1);
+    let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: false, .. }), "{outcome:?}");
+    let counters = world.idempotency.counters();
+    assert_eq!((counters.store_errors, counters.completion_failures), (2, 1));
+    assert_eq!(world.record("k").await.unwrap().state, State::InProgress, "left to its lease");
+
+    let hold = world.another(|builder| builder.on_lapse(OnLapse::Hold));
+    world.store.plan("renew", Fault::Panics, 1);
+    let refused: Ended = hold.run(request("l"), |_| async { panic!("it must not run") }).await;
+    assert!(matches!(&refused, Outcome::Store(error) if error.kind() == StoreErrorKind::Contract), "{refused:?}");
+    assert!(hold.shutdown(LEASE).await);
+    assert_eq!(world.record("l").await.unwrap().state, State::Released, "nothing was done under it");
 }
 
 #[tokio::test(start_paused = true)]
