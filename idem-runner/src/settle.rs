@@ -192,11 +192,12 @@ impl Inner {
         self.tracker.spawn(work.in_current_span());
     }
 
-    /// Gives back a key whose attempt never started.
+    /// Gives back a key whose attempt never started. What is not given back may be unknown once its lease lapses, so a
+    /// short outage is gone through.
     pub(crate) fn give_back_in_background(self: &Arc<Self>, owner: Owner) {
         let runner = Arc::clone(self);
         let work = async move {
-            let _ = runner.in_time("forget", runner.store.forget(&owner)).await;
+            let _ = runner.repeated("forget", || runner.store.forget(&owner)).await;
         };
         self.tracker.spawn(work.in_current_span());
     }

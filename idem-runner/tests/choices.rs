@@ -288,6 +288,17 @@ async fn under_hold_an_operation_starts_only_once_the_store_knows_that_it_does()
     assert!(matches!(retry, Outcome::Ran { stored: true, .. }), "{retry:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn under_hold_an_operation_that_was_said_to_start_and_did_not_is_given_back_through_a_short_outage() {
+    let world = under_hold();
+    world.store.plan("renew", Fault::ReplyLost, usize::MAX);
+    world.store.plan("forget", Fault::Refused(StoreErrorKind::Unavailable), 3);
+    let refused: Ended = world.idempotency.run(request("k"), |_| async { panic!("it must not run") }).await;
+    assert!(matches!(refused, Outcome::Store(_)), "{refused:?}");
+    assert!(world.idempotency.shutdown(Duration::from_secs(5)).await);
+    assert_eq!(world.record("k").await.unwrap().state, State::Released, "nobody has to find out what became of it");
+}
+
 // case 017
 #[tokio::test]
 async fn under_hold_an_attempt_that_started_and_died_is_never_taken_over() {
