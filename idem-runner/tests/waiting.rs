@@ -428,6 +428,19 @@ async fn a_store_whose_waits_fail_hang_or_panic_still_ends_the_waiting() {
     }
 }
 
+// In real time: nothing else moves while a store like that is asked again and again.
+#[tokio::test]
+async fn a_store_whose_waits_end_at_once_is_asked_no_longer_than_the_limit() {
+    let at_most = Duration::from_millis(50);
+    let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most }));
+    let Claimed::Run(_running) = world.idempotency.claim(request("k")).await else { panic!() };
+    world.store.plan("wait at once", Fault::AtOnce, usize::MAX);
+    let start = Instant::now();
+    let outcome: Ended = world.idempotency.run(request("k"), answering(500)).await;
+    assert!(matches!(outcome, Outcome::Conflict { .. }), "{outcome:?}");
+    assert!(start.elapsed() >= at_most, "{:?}", start.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_when_the_shutdown_begins_claims_no_more() {
     let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: Duration::from_secs(20) }));
