@@ -79,7 +79,8 @@ pub enum OnUnavailable {
     #[default]
     Refuse,
     /// The operation runs without any protection: **a retry runs it again**. Counted in
-    /// [`Counters::unprotected`](crate::Counters::unprotected).
+    /// [`Counters::unprotected`](crate::Counters::unprotected). A request that has [waited](OnConflict::Wait) gets the error
+    /// all the same, since another attempt is known to be at it.
     RunUnprotected,
 }
 

@@ -171,7 +171,11 @@ impl Renewer {
     async fn attend(&self, id: u64, entry: Entry) {
         let asked = Instant::now();
         let (is_done, pause) = match entry.is_watched {
-            true => (self.look(id, &entry).await, self.lease),
+            // What a failed look did not see, the next one sees.
+            true => {
+                self.look(id, &entry).await;
+                (true, self.lease)
+            }
             false => (self.renew(id, &entry, asked).await, self.interval()),
         };
         if let Some(entry) = self.state().running.get_mut(&id) {

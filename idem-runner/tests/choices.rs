@@ -207,6 +207,32 @@ async fn a_response_that_is_too_large_or_a_secret_goes_out_whole_and_is_spent() 
     assert_eq!(world.idempotency.counters().not_retained, 4);
 }
 
+// case 036
+#[tokio::test]
+async fn a_secret_that_is_too_large_is_recorded_as_a_secret_and_what_is_sealed_is_measured_too() {
+    let world = world_with(|builder| builder.max_response(100));
+    let large = || Response::new(201).with_header("location", "/secrets/1");
+    let secret = Response::new(201).with_kept(Body::NotRetained(NotRetained::Secret));
+    let too_large = large().with_kept(Body::NotRetained(NotRetained::TooLarge));
+    let sealed = |size| Body::Sealed { key_id: "of the operation's own".into(), bytes: vec![7; size].into() };
+    for (key, is_secret, response, kept) in [
+        ("a secret and large", true, large().with_body(vec![7; 101]), secret.clone()),
+        ("a secret and too large for others", true, too_large.clone(), secret.clone()),
+        ("too large for others", false, too_large.clone(), too_large.clone()),
+        ("sealed and large", false, large().with_kept(sealed(101)), too_large),
+        ("sealed and fits", false, large().with_kept(sealed(100)), large().with_kept(sealed(100))),
+    ] {
+        let operation = move |attempt: Attempt| async move {
+            if is_secret {
+                attempt.do_not_retain();
+            }
+            Ok::<_, &'static str>(response)
+        };
+        assert!(matches!(world.idempotency.run(request(key), operation).await, Outcome::Ran { stored: true, .. }));
+        assert_eq!(world.record(key).await.unwrap().state, State::Done(kept), "{key}");
+    }
+}
+
 #[tokio::test]
 async fn what_is_not_to_be_retained_and_not_final_is_released_as_ever() {
     let world = world();
@@ -261,6 +287,17 @@ async fn under_hold_an_operation_starts_only_once_the_store_knows_that_it_does()
     eventually("the key is given back", || async { world.record("l").await.unwrap().state == State::Released }).await;
     let retry: Ended = world.idempotency.run(request("l"), answering(201)).await;
     assert!(matches!(retry, Outcome::Ran { stored: true, .. }), "{retry:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_hold_an_operation_that_was_said_to_start_and_did_not_is_given_back_through_a_short_outage() {
+    let world = under_hold();
+    world.store.plan("renew", Fault::ReplyLost, usize::MAX);
+    world.store.plan("forget", Fault::Refused(StoreErrorKind::Unavailable), 3);
+    let refused: Ended = world.idempotency.run(request("k"), |_| async { panic!("it must not run") }).await;
+    assert!(matches!(refused, Outcome::Store(_)), "{refused:?}");
+    assert!(world.idempotency.shutdown(Duration::from_secs(5)).await);
+    assert_eq!(world.record("k").await.unwrap().state, State::Released, "nobody has to find out what became of it");
 }
 
 // case 017
@@ -825,6 +862,20 @@ async fn expired_records_leave_in_the_background_unless_that_is_turned_off() {
         assert_eq!(world.store.inner.record_count(), left);
         assert_eq!(world.store.calls("sweep"), if left == 0 { 3 } else { 0 }, "batches of 500, until there is no more");
         assert_eq!(world.idempotency.counters().swept, 1_200 - left as u64);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sweep_that_fails_is_tried_again_at_the_next_interval() {
+    let world = world_with(|builder| builder.sweep(Sweep::Every(Duration::from_secs(10))));
+    for fault in [Fault::Refused(StoreErrorKind::Corrupt), Fault::Hangs] {
+        world.store.plan("sweep", fault, 1);
+        let before = world.store.calls("sweep");
+        let _: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        tokio::time::sleep(Duration::from_secs(18)).await;
+        assert_eq!(world.store.calls("sweep"), before + 1, "{fault:?}");
+        tokio::time::sleep(Duration::from_secs(8)).await; // the interval, and the time that a call may take
+        assert!(world.store.calls("sweep") > before + 1, "{fault:?}");
     }
 }
 

@@ -24,6 +24,13 @@ const SECOND: Duration = Duration::from_secs(1);
 const HALF: Duration = Duration::from_millis(500);
 const UNAVAILABLE: Fault = Fault::Refused(StoreErrorKind::Unavailable);
 
+/// One at a time: `tracing` remembers for the whole process whether anybody listens to an event, and asks only the thread
+/// on which it happens first.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs it with a clock that moves by itself.
 fn play<T>(work: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -294,6 +301,15 @@ impl tracing::field::Visit for Fields {
 }
 
 impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Said {
+    fn on_new_span(&self, attributes: &span::Attributes<'_>, _: &span::Id, _: Context<'_, S>) {
+        if attributes.metadata().target() != "idem" {
+            return;
+        }
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        self.0.lock().unwrap().push(format!("{}: {}", attributes.metadata().name(), fields.0.join(" ")));
+    }
+
     fn on_record(&self, id: &span::Id, values: &span::Record<'_>, context: Context<'_, S>) {
         let mut fields = Fields::default();
         values.record(&mut fields);
@@ -311,13 +327,6 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Said {
         let line = format!("{} in {span}: {}", event.metadata().name(), fields.0.join(" "));
         self.0.lock().unwrap().push(line);
     }
-}
-
-/// One at a time: `tracing` remembers for the whole process whether anybody listens to an event, and asks only the thread
-/// on which it happens first.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What spans and events said meanwhile.
@@ -340,15 +349,30 @@ fn a_request_says_in_its_span_what_it_came_to_and_in_events_how_it_ended() {
     assert_eq!(
         first_and_retry,
         [
+            "idem.request: scope=Scope(tena…, 8 bytes) key=Key(…, 1 bytes)",
             "idem.claimed in idem.request: number=1",
             "idem.request: claim=\"claimed\"",
             "idem.request: attempt=1",
             "idem.request: settle=\"complete\"",
             "idem.completed in idem.request: how=\"complete\" status=201",
+            "idem.request: scope=Scope(tena…, 8 bytes) key=Key(…, 1 bytes)",
             "idem.replayed in idem.request: status=201",
             "idem.request: claim=\"replayed\"",
         ]
     );
+    let refused = said(async {
+        let world = world();
+        let _: Ended = world.idempotency.run(request("k"), answering(201)).await;
+        let _: Ended = world.idempotency.run(request_of("k", "other"), answering(201)).await;
+        let _running = world.idempotency.claim(request("l")).await;
+        assert!(!world.idempotency.shutdown(SECOND).await);
+    });
+    for line in [
+        "idem.reused in idem.request: differences=body length differs: 4 -> 5",
+        "idem.shutdown_incomplete in nowhere: left=1",
+    ] {
+        assert!(refused.iter().any(|said| said == line), "{line}: {refused:#?}");
+    }
     let how = said(async {
         let world = world();
         let hold = world.another(|builder| builder.on_lapse(OnLapse::Hold));

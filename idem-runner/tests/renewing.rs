@@ -185,16 +185,34 @@ async fn an_attempt_whose_transaction_was_not_committed_is_told_that_it_lost_its
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_that_hangs_keeps_no_other_attempt_from_being_renewed() {
-    let world = world_with(|builder| builder.max_run(LEASE * 2));
-    world.store.plan("read", Fault::Hangs, usize::MAX);
-    let _stuck = world.idempotency.claim(request("stuck")).await;
-    world.advance(LEASE + LEASE / 2).await;
-    let Claimed::Run(_running) = world.idempotency.claim(request("k")).await else { panic!() };
-    world.advance(LEASE * 2 - SECOND).await;
-    assert!(world.store.calls("read") > 0);
-    let duplicate: Ended = world.another(|builder| builder).run(request("k"), answering(500)).await;
-    assert!(matches!(duplicate, Outcome::Conflict { .. }), "{duplicate:?}");
+async fn a_look_that_hangs_or_panics_keeps_no_other_attempt_from_being_renewed() {
+    for fault in [Fault::Hangs, Fault::Panics] {
+        let world = world_with(|builder| builder.max_run(LEASE * 2));
+        world.store.plan("read", fault, usize::MAX);
+        let _stuck = world.idempotency.claim(request("stuck")).await;
+        world.advance(LEASE + LEASE / 2).await;
+        let Claimed::Run(_running) = world.idempotency.claim(request("k")).await else { panic!() };
+        world.advance(LEASE * 2 - SECOND).await;
+        let counters = world.idempotency.counters();
+        assert!((1..=2).contains(&counters.store_errors) && counters.renewal_failures == 0, "{fault:?}: {counters:?}");
+        let duplicate: Ended = world.another(|builder| builder).run(request("k"), answering(500)).await;
+        assert!(matches!(duplicate, Outcome::Conflict { .. }), "{fault:?}: {duplicate:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_panics_in_a_renewal_ends_no_other_and_is_asked_again() {
+    let world = world();
+    let running = [world.idempotency.claim(request("k")).await, world.idempotency.claim(request("l")).await];
+    world.store.plan("renew", Fault::Panics, 1);
+    world.advance(LEASE * 2).await;
+    for key in ["k", "l"] {
+        let duplicate: Ended = world.another(|builder| builder).run(request(key), answering(500)).await;
+        assert!(matches!(duplicate, Outcome::Conflict { .. }), "{key}: {duplicate:?}");
+    }
+    let counters = world.idempotency.counters();
+    assert_eq!((counters.renewal_failures, counters.store_errors, counters.renewed_late), (1, 1, 0));
+    drop(running);
 }
 
 #[test]

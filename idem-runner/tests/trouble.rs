@@ -81,6 +81,28 @@ async fn what_may_have_been_claimed_is_taken_back_once_after_a_pause_as_if_it_ha
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_that_panics_is_an_error_like_others_and_what_was_done_is_answered() {
+    let world = world();
+    world.store.plan("claim", Fault::Panics, 1);
+    let refused: Ended = world.idempotency.run(request("k"), |_| async { panic!("it must not run") }).await;
+    let Outcome::Store(error) = refused else { panic!("{refused:?}") };
+    assert_eq!((error.kind(), error.to_string().contains("panicked")), (StoreErrorKind::Contract, true), "{error}");
+
+    world.store.plan("complete", Fault::Panics, usize::MAX);
+    let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: false, .. }), "{outcome:?}");
+    assert!(world.idempotency.counters().completion_retries > 0);
+    assert_eq!(world.record("k").await.unwrap().state, State::InProgress, "it goes on");
+
+    let hold = world.another(|builder| builder.on_lapse(OnLapse::Hold));
+    world.store.plan("renew", Fault::Panics, usize::MAX);
+    let refused: Ended = hold.run(request("l"), |_| async { panic!("it must not run") }).await;
+    assert!(matches!(&refused, Outcome::Store(error) if error.kind() == StoreErrorKind::Unavailable), "{refused:?}");
+    assert!(hold.shutdown(LEASE).await);
+    assert_eq!(world.record("l").await.unwrap().state, State::Released, "nothing was done under it");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_fails_is_repeated_for_about_store_timeout() {
     for timeout in [5, 20] {
         let timeout = Duration::from_secs(timeout);

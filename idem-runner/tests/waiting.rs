@@ -334,6 +334,30 @@ async fn an_owner_that_is_finishing_is_waited_for_and_asked_after_again_within_a
     assert_eq!(start.elapsed().as_millis(), 1_000);
 }
 
+// case 075
+#[tokio::test(start_paused = true)]
+async fn one_that_waits_for_another_attempt_never_runs_unprotected_beside_it() {
+    let world = world_with(|builder| {
+        builder.on_conflict(OnConflict::Wait { at_most: MINUTE }).on_unavailable(OnUnavailable::RunUnprotected)
+    });
+    let Claimed::Run(_running) = world.another(|builder| builder).claim(request("k")).await else { panic!() };
+    let runs = Arc::default();
+    let mut waiters = spawn_waiters(&world.idempotency, 3, &runs);
+    a_moment().await;
+    for operation in ["wait", "claim"] {
+        world.store.plan(operation, Fault::Refused(StoreErrorKind::Unavailable), usize::MAX);
+    }
+    world.advance(LEASE * 2).await;
+    while let Some(outcome) = waiters.join_next().await {
+        let outcome = outcome.unwrap();
+        assert!(matches!(outcome, Outcome::Store(_)), "{outcome:?}");
+    }
+    assert_eq!((runs.load(Ordering::SeqCst), world.idempotency.counters().unprotected), (0, 0));
+    // One that knows of nobody does, as was chosen.
+    let outcome: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: false, .. }), "{outcome:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn over_the_limit_of_waiters_a_request_is_refused_at_once_and_counted() {
     let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: MINUTE }).max_waiters(2));
@@ -402,6 +426,19 @@ async fn a_store_whose_waits_fail_hang_or_panic_still_ends_the_waiting() {
         let bounds = if matches!(fault, Fault::Hangs) { 35_000..35_100 } else { 20..100 };
         assert!(bounds.contains(&start.elapsed().as_millis()), "{fault:?}: {:?}", start.elapsed());
     }
+}
+
+// In real time: nothing else moves while a store like that is asked again and again.
+#[tokio::test]
+async fn a_store_whose_waits_end_at_once_is_asked_no_longer_than_the_limit() {
+    let at_most = Duration::from_millis(50);
+    let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most }));
+    let Claimed::Run(_running) = world.idempotency.claim(request("k")).await else { panic!() };
+    world.store.plan("wait at once", Fault::AtOnce, usize::MAX);
+    let start = Instant::now();
+    let outcome: Ended = world.idempotency.run(request("k"), answering(500)).await;
+    assert!(matches!(outcome, Outcome::Conflict { .. }), "{outcome:?}");
+    assert!(start.elapsed() >= at_most, "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -40,6 +40,8 @@ pub(crate) enum Fault {
     Busy,
     /// The same, where the store can see who that is.
     BusyBy,
+    /// For the operation `wait at once`, which is a wait that ends before anything has happened.
+    AtOnce,
     /// It is done, but its future has to be polled this many times before and after it.
     Slowly(usize),
 }
@@ -85,7 +87,7 @@ impl Faulty {
                 Err(StoreError::new(StoreErrorKind::Unavailable, "faulty", operation, "the reply was lost as planned"))
             }
             Some(Fault::Hangs) => std::future::pending().await,
-            Some(Fault::Panics | Fault::Busy | Fault::BusyBy) => panic!("as planned"),
+            Some(Fault::Panics | Fault::Busy | Fault::BusyBy | Fault::AtOnce) => panic!("as planned"),
             Some(Fault::Delayed(by)) => {
                 tokio::time::sleep(by).await;
                 call.await
@@ -165,6 +167,9 @@ impl Store for Faulty {
         seen: AttemptId,
         at_most: Duration,
     ) -> Result<Option<Snapshot>, StoreError> {
+        if self.next("wait at once").is_some() {
+            return self.inner.read(scope, key).await;
+        }
         self.through("wait", self.inner.wait(scope, key, seen, at_most)).await
     }
 
