@@ -95,6 +95,7 @@ async fn a_retry_gets_the_first_answer_to_the_byte_and_another_tenant_its_own() 
         let first = server.pay("k-1", BODY, &[]).await;
         assert_eq!((first.status.as_u16(), is_replay(&first)), (201, false));
         assert!(json(&first)["chargeId"].as_str().unwrap().starts_with("ch_"));
+        assert_eq!(first.header("content-type"), Some("application/json"), "{store}");
         assert_replays(&server.pay("k-1", BODY, &[]).await, &first);
         assert_replays(&server.pay("\"k-1\"", BODY, &[]).await, &first);
 
