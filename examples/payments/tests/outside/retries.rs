@@ -95,6 +95,7 @@ async fn a_retry_gets_the_first_answer_to_the_byte_and_another_tenant_its_own() 
         let first = server.pay("k-1", BODY, &[]).await;
         assert_eq!((first.status.as_u16(), is_replay(&first)), (201, false));
         assert!(json(&first)["chargeId"].as_str().unwrap().starts_with("ch_"));
+        assert_eq!(first.header("content-type"), Some("application/json"), "{store}");
         assert_replays(&server.pay("k-1", BODY, &[]).await, &first);
         assert_replays(&server.pay("\"k-1\"", BODY, &[]).await, &first);
 
@@ -185,4 +186,21 @@ async fn after_a_503_the_retry_runs_again_under_the_same_charge() {
         assert_eq!(server.totals().await, [2, 1, 1], "{store}");
         assert_replays(&server.pay("k-1", BODY, &[]).await, &retry);
     }
+}
+
+// case 100
+#[tokio::test]
+async fn a_provider_that_is_away_is_a_503_that_frees_the_key_and_the_retry_pays() {
+    let provider = Process::provider().await;
+    let address = provider.url.strip_prefix("http://").unwrap().to_owned();
+    let place = Place::sqlite();
+    let server = place.serve(&["--provider", &provider.url]).await;
+    provider.kill().await;
+    let away = server.pay("k-1", BODY, &[]).await;
+    assert_eq!((away.status.as_u16(), &*code(&away), is_replay(&away)), (503, "unavailable", false));
+    assert_eq!(server.record("k-1").await.unwrap()["state"], "released");
+    let _provider = Process::start(&["provider", "--listen", &address]).await;
+    let paid = server.pay("k-1", BODY, &[]).await;
+    assert_eq!((paid.status.as_u16(), is_replay(&paid)), (201, false));
+    assert_eq!(server.totals().await, [1, 1, 1]);
 }
