@@ -136,6 +136,27 @@ async fn a_resolver_has_the_lease_and_retention_that_are_set_and_is_not_counted_
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_resolver_has_a_token_of_its_own_and_an_error_names_what_was_asked_for() {
+    let world = under_hold();
+    let mut tokens = Vec::new();
+    for key in ["k", "l"] {
+        let Claimed::Run(running) = world.idempotency.claim(request(key)).await else { panic!() };
+        let seen = running.attempt().owner().attempt();
+        assert_eq!(running.hold().await, Settled::GivenBack);
+        let resolve = || {
+            let key = idem_core::Key::new(key).unwrap();
+            world.idempotency.resolve(support::scope(), key, seen, Resolution::Released)
+        };
+        world.store.plan("resolve", Fault::Hangs, 1);
+        let error = resolve().await.unwrap_err();
+        assert!(error.to_string().starts_with("faulty store, resolve: it gave no answer within 5s"), "{error}");
+        assert_eq!(resolve().await.unwrap(), Resolved::Released);
+        tokens.push(world.record(key).await.unwrap().token);
+    }
+    assert_ne!(tokens[0], tokens[1]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn resolving_goes_on_when_its_future_is_dropped_and_a_shutdown_waits_for_it() {
     let world = under_hold();
     let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
