@@ -731,6 +731,23 @@ async fn expired_records_leave_in_the_background_unless_that_is_turned_off() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn between_two_batches_of_a_sweep_others_have_their_turn() {
+    let keep = Retention::new(LEASE).with_held(Duration::ZERO);
+    let world = world_with(|builder| builder.retention(keep).sweep(Sweep::Every(Duration::from_secs(10))));
+    for n in 0..1_200 {
+        let _: Ended = world.idempotency.run(request(&n.to_string()), answering(201)).await;
+    }
+    world.clock.advance(LEASE);
+    tokio::time::advance(Duration::from_secs(11)).await;
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        seen.insert(world.store.calls("sweep"));
+        tokio::task::yield_now().await;
+    }
+    assert!(seen.contains(&1) && seen.contains(&2) && seen.last() == Some(&3), "{seen:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_sweep_that_fails_is_tried_again_at_the_next_interval() {
     let world = world_with(|builder| builder.sweep(Sweep::Every(Duration::from_secs(10))));
     for fault in [Fault::Refused(StoreErrorKind::Corrupt), Fault::Hangs] {
