@@ -19,7 +19,12 @@ idem-benches redis [options]
     --only WORD      only the measures whose name contains WORD: claim, replay, writes, replicas, trips, growth, memory
     --full           growth up to 10 million records instead of 1 million: some 5 GB of memory
 
-Both:
+idem-benches http [options]
+    Starts servers with the HTTP layer, on the memory store, and without it.
+    --metrics        with a recorder of metrics that counts
+    --only WORD      only the measures whose name contains WORD: new, replay
+
+All:
     --rounds N       how many rounds, 9 or more (default 11)
     --seconds TIME   how long the base of a comparison runs in a round, in seconds (default 0.5)
 ";
@@ -30,6 +35,7 @@ pub(crate) enum Command {
     Help,
     Postgres(Options),
     Redis(Options),
+    Http(Options),
 }
 
 /// When an append-only file is brought to the disk.
@@ -52,11 +58,13 @@ pub(crate) struct Options {
     pub(crate) full: bool,
     /// Redis's.
     pub(crate) aof: Aof,
+    /// Whether a recorder of metrics is installed.
+    pub(crate) metrics: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { url: None, only: None, rounds: 11, seconds: 0.5, full: false, aof: Aof::No }
+        Self { url: None, only: None, rounds: 11, seconds: 0.5, full: false, aof: Aof::No, metrics: false }
     }
 }
 
@@ -73,19 +81,24 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
     match parser.next()? {
         Some(Arg::Value(backend)) if backend == "postgres" => options(&mut parser, Command::Postgres),
         Some(Arg::Value(backend)) if backend == "redis" => options(&mut parser, Command::Redis),
-        Some(Arg::Value(backend)) => Err(format!("there is no backend {backend:?}: it is postgres or redis").into()),
+        Some(Arg::Value(what)) if what == "http" => options(&mut parser, Command::Http),
+        Some(Arg::Value(other)) => {
+            Err(format!("there is nothing to measure called {other:?}: it is postgres, redis or http").into())
+        }
         Some(Arg::Long("help") | Arg::Short('h')) => Ok(Command::Help),
         Some(other) => Err(other.unexpected()),
-        None => Err("which backend? idem-benches postgres, or redis (--help shows more)".into()),
+        None => Err("what is to be measured? idem-benches postgres, redis or http (--help shows more)".into()),
     }
 }
 
 fn options(parser: &mut Parser, command: impl Fn(Options) -> Command) -> Result<Command, Error> {
     let mut options = Options::default();
-    let is_redis = matches!(command(Options::default()), Command::Redis(_));
+    let default = command(Options::default());
+    let (is_postgres, is_redis) = (matches!(default, Command::Postgres(_)), matches!(default, Command::Redis(_)));
+    let is_http = matches!(default, Command::Http(_));
     while let Some(argument) = parser.next()? {
         match argument {
-            Arg::Long("url") if !is_redis => options.url = Some(parser.value()?.string()?),
+            Arg::Long("url") if is_postgres => options.url = Some(parser.value()?.string()?),
             Arg::Long("aof") if is_redis => {
                 options.aof = match parser.value()?.string()?.as_str() {
                     "no" => Aof::No,
@@ -97,7 +110,8 @@ fn options(parser: &mut Parser, command: impl Fn(Options) -> Command) -> Result<
             Arg::Long("only") => options.only = Some(parser.value()?.string()?),
             Arg::Long("rounds") => options.rounds = parser.value()?.parse()?,
             Arg::Long("seconds") => options.seconds = parser.value()?.parse()?,
-            Arg::Long("full") => options.full = true,
+            Arg::Long("metrics") if is_http => options.metrics = true,
+            Arg::Long("full") if !is_http => options.full = true,
             Arg::Long("help") | Arg::Short('h') => return Ok(Command::Help),
             other => return Err(other.unexpected()),
         }
@@ -134,13 +148,15 @@ mod tests {
         assert_eq!(given, Ok(Command::Postgres(expected)));
         let expected = Options { aof: Aof::Always, only: Some("claim".into()), ..Options::default() };
         assert_eq!(parsed("redis --aof always --only claim"), Ok(Command::Redis(expected)));
+        let expected = Options { metrics: true, only: Some("new".into()), ..Options::default() };
+        assert_eq!(parsed("http --metrics --only new"), Ok(Command::Http(expected)));
         assert_eq!(parsed("postgres --help"), Ok(Command::Help));
     }
 
     #[test]
     fn what_makes_no_sense_is_refused_in_words() {
         for (arguments, word) in [
-            ("", "which backend"),
+            ("", "what is to be measured"),
             ("oracle", "oracle"),
             ("postgres --rounds 8", "--rounds"),
             ("postgres --seconds 0", "--seconds"),
@@ -149,6 +165,9 @@ mod tests {
             ("postgres --aof always", "--aof"),
             ("redis --aof sometimes", "sometimes"),
             ("redis --url redis://x", "--url"),
+            ("redis --metrics", "--metrics"),
+            ("http --url postgres://x", "--url"),
+            ("http --full", "--full"),
         ] {
             let problem = parsed(arguments).expect_err(arguments);
             assert!(problem.contains(word), "{arguments}: {problem}");

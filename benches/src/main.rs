@@ -1,9 +1,10 @@
 //! What idem costs, against the bare statement through the same driver. `README.md` says how to read the results.
 //!
-//! A backend is a module with a `run`. What all share: `rounds.rs` (how two things are compared), `operations.rs` (what is
+//! A backend, or the HTTP layer, is a module with a `run`. What all share: `rounds.rs` (how two things are compared), `operations.rs` (what is
 //! done to a store), `trips.rs` and `report.rs` (how the results are told).
 
 mod cli;
+mod http;
 mod input;
 mod operations;
 mod postgres;
@@ -29,6 +30,7 @@ async fn main() -> ExitCode {
         Ok(Command::Help) => report::say(cli::USAGE.trim_end()),
         Ok(Command::Postgres(options)) => postgres::run(options).await,
         Ok(Command::Redis(options)) => redis::run(options).await,
+        Ok(Command::Http(options)) => http::run(options).await,
         Err(error) => {
             complain(&error);
             return ExitCode::from(2);

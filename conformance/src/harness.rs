@@ -32,6 +32,7 @@ pub struct Harness {
     clock: Clock,
     durable: bool,
     resolution: Duration,
+    checkpoint_overhead: usize,
     transactions: Option<Arc<dyn Transactions>>,
     /// What other processes get into their environment, where they share the records.
     shared_between_processes: Option<Vec<(OsString, OsString)>>,
@@ -77,6 +78,7 @@ impl Harness {
             clock: Clock::Place,
             durable: false,
             resolution: Duration::ZERO,
+            checkpoint_overhead: 0,
             transactions: None,
             shared_between_processes: None,
             test: None,
@@ -97,6 +99,14 @@ impl Harness {
     #[must_use]
     pub fn resolution(mut self, resolution: Duration) -> Self {
         self.resolution = resolution;
+        self
+    }
+
+    /// Declares that the store adds up to so many bytes to the value of each checkpoint, because it encrypts it, and that
+    /// these count for the limit of [64 KiB](idem_core::MAX_CHECKPOINT_BYTES). Nothing by default.
+    #[must_use]
+    pub fn checkpoint_overhead(mut self, bytes: usize) -> Self {
+        self.checkpoint_overhead = bytes;
         self
     }
 
@@ -170,17 +180,24 @@ impl Harness {
             (false, Duration::ZERO) => "to the millisecond, by a clock that runs".to_owned(),
             (false, resolution) => format!("{resolution:?}"),
         };
+        let overhead = format!("{} bytes", self.checkpoint_overhead);
         vec![
             Capability { name: DURABLE, declared: claimed(self.durable) },
             Capability { name: SHARED, declared: claimed(self.shared_between_processes.is_some()) },
             Capability { name: TRANSACTIONAL, declared: claimed(self.transactions.is_some()) },
             Capability { name: "resolution of its clock", declared: resolution },
+            Capability { name: "overhead of a checkpoint", declared: overhead },
         ]
     }
 
     /// What checks take note of beside passing or failing.
     pub(crate) fn notes(&self) -> Arc<Notes> {
         Arc::clone(&self.notes)
+    }
+
+    /// What the store adds to the value of each checkpoint, in bytes.
+    pub(crate) fn added_to_checkpoints(&self) -> usize {
+        self.checkpoint_overhead
     }
 
     pub(crate) fn is_durable(&self) -> bool {

@@ -195,6 +195,7 @@
 //! | [`Harness::clock_hooks`] | the store goes by a clock of its own, which the hooks tell and move |
 //! | [`Harness::real_time`] | the store goes by the host's clock: the suite waits |
 //! | [`Harness::resolution`] | the instants that the store tells are only so near to its clock |
+//! | [`Harness::checkpoint_overhead`] | the store encrypts, so that its checkpoints have less room |
 //!
 //! Without hooks and real time a store goes by [`Place::clock`], which stands still unless a check moves it: then boundaries are
 //! tried to the millisecond, and nothing waits. With a clock that runs, an answer is right if the machine gives it at any

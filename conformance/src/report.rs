@@ -34,9 +34,10 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capability {
-    /// `durable`, `shared between processes`, `transactional completion` or `resolution of its clock`.
+    /// `durable`, `shared between processes`, `transactional completion`, `resolution of its clock` or `overhead of a
+    /// checkpoint`.
     pub name: &'static str,
-    /// What the harness declares: `claimed`, `not claimed`, or of the resolution how fine it is.
+    /// What the harness declares: `claimed`, `not claimed`, or how much.
     pub declared: String,
 }
 

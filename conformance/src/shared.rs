@@ -8,8 +8,15 @@ use idem_core::{
     Scope, Snapshot, Store, StoreError,
 };
 
-/// The one `T` of a place: see [`Place::shared`](crate::Place::shared). If `T` is a store, this is a handle on it.
+/// The one `T` of a place: see [`Place::shared`](crate::Place::shared). If `T` is a store, this is a handle on it; made
+/// from an `Arc<dyn Store>` it is a handle for a [`Harness`](crate::Harness) whose store is of no type of its own.
 pub struct Shared<T: ?Sized>(pub(crate) Arc<T>);
+
+impl<T: ?Sized> From<Arc<T>> for Shared<T> {
+    fn from(shared: Arc<T>) -> Self {
+        Self(shared)
+    }
+}
 
 impl<T: ?Sized> Clone for Shared<T> {
     fn clone(&self) -> Self {

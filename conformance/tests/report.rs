@@ -27,8 +27,9 @@ fn a_report_of_a_right_store_has_every_check_its_seeds_and_what_is_not_claimed()
     let declared: Vec<_> = report.capabilities.iter().map(|one| (one.name, &one.declared[..])).collect();
     let not = "not claimed";
     let clock = ("resolution of its clock", "to the millisecond, by a clock that stands still");
+    let overhead = ("overhead of a checkpoint", "0 bytes");
     let others = ["durable", "shared between processes", "transactional completion"].map(|name| (name, not));
-    assert_eq!(declared, [&others[..], &[clock]].concat());
+    assert_eq!(declared, [&others[..], &[clock, overhead]].concat());
     let seeded = report.checks.iter().filter(|checked| checked.seed.is_some()).map(|checked| checked.group);
     let seeded: Vec<_> = seeded.collect();
     assert!(seeded.contains(&"agreement") && seeded.contains(&"faults"), "{seeded:?}");

@@ -4,11 +4,13 @@ import axios from 'axios';
 import axiosRetry from 'axios-retry';
 
 const [url, key] = process.argv.slice(2);
-const passing = new Set([408, 409, 425, 429, 500, 502, 503, 504]);
+const passing = new Set([408, 425, 429, 500, 502, 503, 504]);
+// A 409 is retried only while the request is in progress: other conflicts are final, or wait for somebody.
+const isInProgress = ({ status, data }) => status === 409 && data?.code === 'request-in-progress';
 const client = axios.create({ baseURL: url });
 axiosRetry(client, {
   retries: 6,
-  retryCondition: (error) => !error.response || passing.has(error.response.status),
+  retryCondition: ({ response }) => !response || passing.has(response.status) || isInProgress(response),
   retryDelay: (count, error) => axiosRetry.exponentialDelay(count, error),
 });
 // The bytes are made once: every retry sends the same.

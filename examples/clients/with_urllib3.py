@@ -1,5 +1,6 @@
 """urllib3: by default its Retry leaves POST alone. With a key a POST may be retried: name it in allowed_methods, and the
-answers that may pass in status_forcelist. It waits for Retry-After."""
+answers that may pass in status_forcelist. It can't tell one 409 from another, so total bounds how often it asks where that
+will not help. It waits for Retry-After."""
 
 import json
 import sys

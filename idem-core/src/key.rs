@@ -108,6 +108,8 @@ impl Scope {
 
     /// A scope for arbitrary bytes, such as a principal's id: `sha256-` and the digest in hexadecimal.
     ///
+    /// Where principals choose their names, make all scopes by this or none: a name given to [`Scope::new`] may look like this.
+    ///
     /// # Errors
     ///
     /// [`InvalidName::Empty`] if there are no bytes.

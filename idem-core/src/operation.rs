@@ -1,6 +1,6 @@
 //! What callers ask of a store: the parameters of its operations and their answers.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{fmt, num::NonZeroU32, time::Duration};
 
 use bytes::Bytes;
 
@@ -254,12 +254,22 @@ impl Checkpoint {
 }
 
 /// The answer to a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Checkpointed {
     /// The value that the record has under the name: this one, or the one that was there first.
     Kept(Bytes),
     /// It does not fit into the 64 KiB that a record's checkpoints may have. Nothing was written.
     Full,
+}
+
+impl fmt::Debug for Checkpointed {
+    /// The size; never the value.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kept(value) => write!(f, "Kept({} bytes)", value.len()),
+            Self::Full => f.write_str("Full"),
+        }
+    }
 }
 
 /// Takes a record whose outcome is unknown, in order to settle it.

@@ -214,6 +214,8 @@ fn mistakes_in_the_parts_are_reported_when_built() {
         let name = name.to_string();
         assert_eq!(new().part(bad, "").part("ok", "").build(), Err(InvalidParts::Name { name }));
     }
+    let first = InvalidParts::Name { name: String::new() };
+    assert_eq!(new().part("", "").part("a\nb", "").build(), Err(first), "the first mistake is told");
     assert!(new().part(&"x".repeat(255), "").build().is_ok());
 
     let full = (0..255).fold(new(), |builder, n| builder.part(&n.to_string(), ""));

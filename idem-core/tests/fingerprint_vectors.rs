@@ -70,6 +70,8 @@ fn the_canonical_form_is_as_documented() {
     for (document, canonical) in [
         (" { \"b\" : 1 , \"a\" : [ ] } ", r#"{"a":[],"b":1}"#),
         (r#"["\u0041\/\"\\\b\t\n\f\r\u001F\u007f"]"#, "[\"A/\\\"\\\\\\b\\t\\n\\f\\r\\u001f\u{7f}\"]"),
+        (r#""\ud800\udc00\ud83d\udfff\uDBFF\uDFFF""#, "\"\u{10000}\u{1f7ff}\u{10ffff}\""),
+        ("\" \u{7f}~\"", "\" \u{7f}~\""),
         (r#"{"\n":1,"!":2,"":3,"a!":4,"a":5}"#, r#"{"":3,"!":2,"\n":1,"a":5,"a!":4}"#),
         ("[2.50, 100, 12, -0.0e9, 0.001, -1E+0003, 1e0005]", "[25e-1,1e2,12,0,1e-3,-1e3,1e5]"),
         // Exponents are exact, and bounded by the value alone, not by its spelling.
@@ -100,8 +102,19 @@ fn a_refusal_says_what_and_where() {
         ("[-]", "no digit", 2),
         ("[1.e1]", "no digit", 3),
         ("[1e+]", "no digit", 4),
+        ("[1e-+5]", "no digit", 4),
+        ("[1e+-5]", "no digit", 4),
+        ("[+1]", "no value", 1),
+        ("[.5]", "no value", 1),
+        ("\u{c}1", "no value", 0),
+        ("1\u{b}", "data after the end", 1),
+        ("[\u{a0}1]", "no value", 1),
         ("[1e9223372036854775808]", "a number whose exponent does not fit 64 bits", 1),
         ("[10e99999999999999999999999999999999999999999]", "a number whose exponent does not fit 64 bits", 1),
+        // 5 more than what a number of 64 and one of 128 bits can hold: it must not come round to 5.
+        ("[1e18446744073709551621]", "a number whose exponent does not fit 64 bits", 1),
+        ("[1e340282366920938463463374607431768211461]", "a number whose exponent does not fit 64 bits", 1),
+        ("[1e-340282366920938463463374607431768211461]", "a number whose exponent does not fit 64 bits", 1),
         ("[1e-9223372036854775809]", "a number whose exponent does not fit 64 bits", 1),
         ("[\"\\x\"]", "an unknown escape", 2),
         ("[\"\\u+123\"]", "an unknown escape", 2),
@@ -113,6 +126,8 @@ fn a_refusal_says_what_and_where() {
         ("[\"\\ud800\\ue000\"]", "a lone surrogate", 2),
         ("[\"\\udbff\\uffff\"]", "a lone surrogate", 2),
         (control, "a control character in a string", 2),
+        ("[\"\u{1f}\"]", "a control character in a string", 2),
+        ("{\"\n\":1}", "a control character in a string", 2),
         ("[\"a", "an unfinished string", 3),
         ("1 1", "data after the end", 2),
         ("nul", "no value", 0),
@@ -123,6 +138,18 @@ fn a_refusal_says_what_and_where() {
     }
     let refused = canonical_json(b"[\"a\xff\"]").unwrap_err();
     assert_eq!(refused.to_string(), "the document has no canonical JSON form: invalid UTF-8 at byte 3");
+}
+
+#[test]
+fn arrays_and_objects_may_be_nested_128_deep_and_what_is_deeper_is_refused_where_it_begins() {
+    for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+        for (other, end) in [("[", "]"), ("{\"a\":", "}")] {
+            let nested = |depth: usize| [&open.repeat(depth - 1), other, "1", end, &close.repeat(depth - 1)].concat();
+            assert!(canonical_json(nested(128).as_bytes()).is_ok(), "{open}{other}");
+            let refused = canonical_json(nested(129).as_bytes()).unwrap_err();
+            assert_eq!((refused.reason(), refused.offset()), ("nested too deep", 128 * open.len()), "{open}{other}");
+        }
+    }
 }
 
 // case 058

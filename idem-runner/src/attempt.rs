@@ -17,7 +17,11 @@ use idem_core::{
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-use crate::{event::event, idempotency::Inner, seal::SealedStore};
+use crate::{
+    event::event,
+    idempotency::Inner,
+    seal::{self, SealedStore},
+};
 
 /// The attempt that an operation runs in: a handle, cheap to clone.
 #[derive(Clone)]
@@ -33,6 +37,8 @@ struct Data {
     runner: Option<Arc<Inner>>,
     lost: CancellationToken,
     is_lost: AtomicBool,
+    /// Whether its operation gave its outcome: what still works under it, in tasks of its own, is no part of it.
+    is_over: AtomicBool,
     progress: Mutex<Progress>,
 }
 
@@ -40,11 +46,22 @@ struct Data {
 #[derive(Default)]
 struct Progress {
     /// Results of steps that this attempt did itself, or does at this moment.
-    steps: HashMap<String, Arc<OnceCell<Bytes>>>,
+    steps: HashMap<String, Arc<Step>>,
     /// What it last gave to a transaction of its own.
     committing: Option<Response>,
     /// Its response must not be stored.
     is_secret: bool,
+    /// It did nothing, whatever it failed with.
+    did_nothing: bool,
+}
+
+/// A step that this attempt did itself, or does at this moment.
+#[derive(Default)]
+struct Step {
+    /// What its work gave.
+    done: OnceCell<Bytes>,
+    /// What the record has of it.
+    kept: OnceCell<Bytes>,
 }
 
 /// Why a step gave no result.
@@ -57,13 +74,15 @@ pub enum StepError<E> {
     /// The name of the step is none.
     #[error("the name of a step: {0}")]
     Name(InvalidName),
-    /// The attempt lost its key to another, which may be at this step too: stop.
+    /// The attempt lost its key to another, which may be at this step too, or has ended while a task of it went on: stop.
     #[error("this attempt is no longer the owner of its key; stop")]
     Superseded,
-    /// The results of all steps are larger than 64 KiB together. The step was done and its result is not kept.
+    /// The results of all steps are larger than 64 KiB together. The step was done and its result is not kept for
+    /// other attempts.
     #[error("the results of this operation's steps are larger than 64 KiB together; keep references, not contents")]
     Full,
-    /// The store failed. The step was done, and whether its result was kept is not known.
+    /// The store failed. The step was done, and whether its result was kept is not known: asked again, this attempt tries
+    /// to keep it, and does not do it again. Or an earlier attempt did it, and its result can't be read here.
     #[error(transparent)]
     Store(StoreError),
 }
@@ -79,6 +98,7 @@ impl Attempt {
             runner: Some(runner),
             lost: CancellationToken::new(),
             is_lost: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
             progress: Mutex::default(),
         }))
     }
@@ -94,6 +114,7 @@ impl Attempt {
             runner: None,
             lost: CancellationToken::new(),
             is_lost: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
             progress: Mutex::default(),
         }))
     }
@@ -141,7 +162,8 @@ impl Attempt {
         self.0.runner.is_some()
     }
 
-    /// What earlier attempts left.
+    /// What earlier attempts left: results of their steps. One that can't be opened here is sealed still;
+    /// [`step`](Attempt::step) says why.
     pub fn checkpoints(&self) -> &Checkpoints {
         &self.0.checkpoints
     }
@@ -181,8 +203,10 @@ impl Attempt {
     ///
     /// # Errors
     ///
-    /// [`StepError`]: the work's own error, a bad name, a lost key, too many bytes, a store that fails. After an error the
-    /// step counts as not done.
+    /// [`StepError`]: the work's own error, a bad name, a lost key, too many bytes, a store that fails. For other attempts the
+    /// step counts as not done then.
+    ///
+    /// Work that asks for its own step waits for itself.
     ///
     /// # Cancellation safety
     ///
@@ -193,21 +217,32 @@ impl Attempt {
     {
         Checkpoint::new(name, Bytes::new()).map_err(StepError::Name)?;
         if let Some(kept) = self.0.checkpoints.find(name) {
-            return Ok(kept.clone());
+            let opened = match (&self.0.runner, self.sealed_store()) {
+                (_, Some(store)) => store.result_of(&self.0.owner, name, kept),
+                (Some(runner), None) => seal::unsealed_result(runner.store.backend(), kept),
+                (None, None) => Ok(kept.clone()),
+            };
+            return opened.map_err(StepError::Store);
         }
         let step = Arc::clone(self.progress().steps.entry(name.into()).or_default());
-        step.get_or_try_init(|| self.do_step(name, work)).await.cloned()
+        step.kept.get_or_try_init(|| self.do_step(name, &step.done, work)).await.cloned()
     }
 
-    async fn do_step<E, F>(&self, name: &str, work: impl FnOnce() -> F) -> Result<Bytes, StepError<E>>
+    async fn do_step<E, F>(
+        &self,
+        name: &str,
+        done: &OnceCell<Bytes>,
+        work: impl FnOnce() -> F,
+    ) -> Result<Bytes, StepError<E>>
     where
         F: Future<Output = Result<Bytes, E>>,
     {
-        // What another attempt may be doing at this moment is not begun.
-        if self.is_superseded() {
+        // What another attempt may be doing at this moment is not begun, and nothing once the outcome is given.
+        if self.is_superseded() || self.0.is_over.load(Ordering::SeqCst) {
             return Err(StepError::Superseded);
         }
-        let result = work().await.map_err(StepError::Work)?;
+        // Work whose result could not be kept is not done again by this attempt: only the keeping is.
+        let result = done.get_or_try_init(work).await.map_err(StepError::Work)?.clone();
         let Some(runner) = &self.0.runner else {
             return Ok(result);
         };
@@ -217,7 +252,10 @@ impl Attempt {
             Ok(Fenced::Written(Checkpointed::Kept(kept))) => Ok(kept),
             Ok(Fenced::Written(Checkpointed::Full)) => Err(StepError::Full),
             Ok(Fenced::Superseded) => {
-                self.mark_lost();
+                // After a commit of its own its record is done, and its key not lost.
+                if !self.used_transaction() {
+                    self.mark_lost();
+                }
                 Err(StepError::Superseded)
             }
             Err(error) => Err(StepError::Store(error)),
@@ -228,10 +266,17 @@ impl Attempt {
     /// out whole; of a final one only its status is recorded, and a retry gets
     /// [`Outcome::Replay`](crate::Outcome::Replay) of a response that is [not retained](idem_core::Body::NotRetained).
     ///
-    /// It says nothing of what is [committed](Attempt::commit) in the operation's own transaction: give that a response
-    /// without its body.
+    /// Call it before a response is [committed](Attempt::commit) in the operation's own transaction: then it holds for that
+    /// too, and the first client gets what the operation answers.
     pub fn do_not_retain(&self) {
         self.progress().is_secret = true;
+    }
+
+    /// Says that the operation did nothing, and will not: if it fails with an error now, its key is forgotten instead of
+    /// released (or held, under hold), so that a corrected request may use it. For what is refused before it begins: by a
+    /// validation, or for want of room.
+    pub fn nothing_was_done(&self) {
+        self.progress().did_nothing = true;
     }
 
     /// Completes the record in the caller's transaction and commits it: the effects and "this key is done" together or
@@ -250,7 +295,15 @@ impl Attempt {
     /// The runner gives the opened one to the client; elsewhere [`Attempt::opened`] does. If sealing fails the response is not
     /// retained.
     pub fn completion(&self, response: Response) -> Completion {
-        self.progress().committing = Some(response.clone());
+        let is_secret = {
+            let mut progress = self.progress();
+            progress.committing = Some(response.clone());
+            progress.is_secret
+        };
+        let response = match is_secret {
+            true => Response::new(response.status()).with_kept(Body::NotRetained(NotRetained::Secret)),
+            false => response,
+        };
         let kept = match self.sealed_store() {
             Some(store) => store.sealed_response(self.scope(), self.key(), &response).unwrap_or_else(|error| {
                 // What this transaction does must be done once, and what it says must not be stored in clear.
@@ -295,12 +348,22 @@ impl Attempt {
         self.progress().committing.is_some()
     }
 
+    /// Its operation gave its outcome: no step begins any more.
+    pub(crate) fn mark_over(&self) {
+        self.0.is_over.store(true, Ordering::SeqCst);
+    }
+
     pub(crate) fn is_secret(&self) -> bool {
         self.progress().is_secret
     }
 
-    /// Whether this is what the operation gave to a transaction of its own.
-    pub(crate) fn is_committing(&self, response: &Response) -> bool {
+    pub(crate) fn did_nothing(&self) -> bool {
+        self.progress().did_nothing
+    }
+
+    /// Whether this is what the operation gave to a transaction of its own, by [`commit`](Attempt::commit) or
+    /// [`completion`](Attempt::completion). An operation whose reply has this response must have committed it.
+    pub fn is_committing(&self, response: &Response) -> bool {
         self.progress().committing.as_ref() == Some(response)
     }
 

@@ -1,6 +1,6 @@
 //! Claiming: repeated with its token while the reply may be lost, waited for where that is wanted.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use idem_core::{Answer, AttemptId, Claim, Grant, StoreError, StoreErrorKind, Token};
 use tokio::time::{self, Instant};
@@ -16,6 +16,13 @@ const POLL: Duration = Duration::from_millis(500);
 /// How long to wait for an owner that is finishing, whose lease the store could not see, before claiming again.
 const FINISHING: Duration = Duration::from_secs(1);
 
+/// A key that is owned.
+pub(crate) struct Granted {
+    pub(crate) grant: Grant,
+    /// When the store was asked for it: its lease began then at the earliest.
+    pub(crate) asked: Instant,
+}
+
 impl Inner {
     /// What the claim was granted; none if the operation is to run unprotected. A claim that waits for another attempt
     /// waits until `waiting` is cancelled at most.
@@ -23,21 +30,22 @@ impl Inner {
         self: &Arc<Self>,
         request: Request,
         waiting: Option<&CancellationToken>,
-    ) -> Result<Option<Grant>, Answered> {
+    ) -> Result<Option<Granted>, Answered> {
         let token = self.token().map_err(Answered::Store)?;
         let claim = self.claim_for(request, token);
         let give_up = Instant::now() + self.waiting();
         let mut backoff = Backoff::default();
         let mut seat = None;
         loop {
-            // Its token makes a repeated claim the same claim.
-            let answer = match self.repeated("claim", || idem_core::claim(&*self.store, &claim)).await {
-                Ok(answer) => answer,
-                Err(error) => return self.unavailable(claim, error, seat.is_some()),
+            let (answer, asked) = match self.ask(&claim).await {
+                Ok(answered) => answered,
+                // Whoever has seen another attempt does not run beside it, whatever the policy.
+                Err(error) if seat.is_some() => return Err(Answered::Store(error)),
+                Err(error) => return self.unavailable(claim, error),
             };
             self.note(&answer);
             let (left, seen) = match answer {
-                Answer::Claimed(grant) | Answer::TakenOver(grant) => return Ok(Some(grant)),
+                Answer::Claimed(grant) | Answer::TakenOver(grant) => return Ok(Some(Granted { grant, asked })),
                 Answer::Replay { response, stored_at } => return Err(Answered::Replay { response, stored_at }),
                 Answer::Reuse { differences } => return Err(Answered::Reuse { differences }),
                 Answer::Unknown => return Err(Answered::Unknown),
@@ -61,15 +69,44 @@ impl Inner {
                 }
             }
             let wait = self.until_claiming_may_help(&claim, seen, left, give_up, &mut backoff);
-            if waiting.run_until_cancelled(wait).await.is_none() {
-                if self.closing.is_cancelled() {
-                    return Err(Answered::ShuttingDown);
-                }
+            let has_waited = waiting.run_until_cancelled(wait).await.is_some();
+            if self.closing.is_cancelled() {
+                return Err(Answered::ShuttingDown);
+            }
+            if !has_waited {
                 self.counting.waits_abandoned.one();
                 event!(DEBUG, "wait_abandoned", "the caller left while it waited for another attempt");
                 return Err(Answered::Conflict { retry_after: retry_after(left) }); // nobody hears it
             }
         }
+    }
+
+    /// Asks the store, and says when it was asked last: a lease begins then at the earliest.
+    ///
+    /// First so that nothing is taken over. What may be taken over lapsed because its owner died, or because the owner could
+    /// not reach the store: if its outcome waits here to be stored, or the store was away just now, so that the owner is about
+    /// to renew its lease, it is left alone.
+    async fn ask(&self, claim: &Claim) -> Result<(Answer, Instant), StoreError> {
+        let careful = claim.clone().with_lapse_limit(Some(NonZeroU32::MIN));
+        let (answer, asked) = self.ask_once(&careful).await?;
+        match answer {
+            Answer::Unknown if self.outages.was_just_now() || self.renewer.is_settling(claim.scope(), claim.key()) => {
+                Ok((Answer::Conflict { left: None, seen: None }, asked))
+            }
+            Answer::Unknown => self.ask_once(claim).await,
+            answer => Ok((answer, asked)),
+        }
+    }
+
+    /// Its token makes a repeated claim the same claim.
+    async fn ask_once(&self, claim: &Claim) -> Result<(Answer, Instant), StoreError> {
+        let mut asked = Instant::now();
+        let ask = || {
+            asked = Instant::now();
+            idem_core::claim(&*self.store, claim)
+        };
+        let answer = self.repeated("claim", ask).await?;
+        Ok((answer, asked))
     }
 
     /// Counts an answer, and says it. A conflict is none yet: the request may wait.
@@ -151,7 +188,7 @@ impl Inner {
         let give_up = Instant::now() + self.settings.store_timeout;
         let mut backoff = Backoff::default();
         loop {
-            let error = match self.in_time(operation, call()).await {
+            let error = match self.in_time(operation, async { call().await }).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -163,23 +200,20 @@ impl Inner {
         }
     }
 
-    /// What a request gets whose claim can't be made. One that `has_waited` knows of another attempt: unprotected it would
-    /// do the same beside it.
-    fn unavailable(
-        self: &Arc<Self>,
-        claim: Claim,
-        error: StoreError,
-        has_waited: bool,
-    ) -> Result<Option<Grant>, Answered> {
+    fn unavailable(self: &Arc<Self>, claim: Claim, error: StoreError) -> Result<Option<Granted>, Answered> {
         if error.kind() != StoreErrorKind::Unavailable {
             return Err(Answered::Store(error));
         }
         match self.settings.on_unavailable {
-            OnUnavailable::RunUnprotected if !has_waited => Ok(None),
-            OnUnavailable::RunUnprotected | OnUnavailable::Refuse => {
+            OnUnavailable::Refuse => {
                 self.take_back_in_background(claim);
                 Err(Answered::Store(error))
             }
+            // It is known to be at it already.
+            OnUnavailable::RunUnprotected if self.renewer.runs(claim.scope(), claim.key()) => {
+                Err(Answered::Store(error))
+            }
+            OnUnavailable::RunUnprotected => Ok(None),
         }
     }
 

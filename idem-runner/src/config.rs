@@ -4,13 +4,16 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use idem_core::{DEFAULT_LEASE, OnLapse, Retention, Store};
 
-use crate::{Idempotency, OnConflict, OnUnavailable, Seal, SettlePolicy, Sweep, event::event};
+use crate::{Idempotency, OnConflict, OnUnavailable, Seal, SettlePolicy, Sweep, event::event, seal::Sealing};
 
 const DEFAULT_MAX_RUN: Duration = Duration::from_secs(15 * 60);
 const DEFAULT_COMPLETION_LIMIT: Duration = Duration::from_secs(15 * 60);
 const DEFAULT_COMPLETION_PATIENCE: Duration = Duration::from_secs(1);
 const DEFAULT_MAX_WAITERS: usize = 1024;
 const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// In what stores count.
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// What stands for every longer time, since clocks can't be asked for what lies beyond their ends: a hundred years.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -34,7 +37,7 @@ pub struct Builder {
     completion_patience: Option<Duration>,
     completion_limit: Option<Duration>,
     sweep: Sweep,
-    seal: Option<Arc<dyn Seal>>,
+    seal: Option<Sealing>,
 }
 
 /// The settings, checked.
@@ -60,12 +63,19 @@ pub(crate) struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// A duration that must be longer than nothing.
-    #[error("{setting} is zero; give it at least a millisecond")]
-    Zero {
+    /// A duration that must be a millisecond at least.
+    #[error("{setting} is {value:?}; give it at least a millisecond")]
+    TooShort {
         /// The setting.
         setting: &'static str,
+        /// What it is set to.
+        value: Duration,
     },
+    /// Operations that must not run twice would run unprotected.
+    #[error(
+        "on_lapse is Hold, for operations that must not run twice, and on_unavailable lets them run unprotected; choose one"
+    )]
+    HoldUnprotected,
     /// A duration that must not be longer than another.
     #[error("{setting} ({value:?}) is longer than {limit_name} ({limit:?}); shorten the one or lengthen the other")]
     TooLong {
@@ -104,6 +114,10 @@ impl Builder {
 
     /// How long an attempt may stay silent before another may take over: the time for which a crash locks its key. The
     /// runner renews it while the operation runs, three times in a lease. 30 seconds by default.
+    ///
+    /// After an outage of the store, leases of attempts that go on have lapsed. Every runner that saw the outage gives them a
+    /// third of the lease to renew before it takes over from them; one that did not takes over at once. A runner that holds an
+    /// outcome which it could not store yet never runs that operation again meanwhile.
     ///
     /// An operation that blocks its thread is renewed from another one of its runtime. Where it blocks all of them, nothing
     /// is renewed: after a lease another process may take over, the operation's outcome is then
@@ -208,9 +222,20 @@ impl Builder {
     /// Results of steps take some 60 bytes more of their 64 KiB, and the length of the key's id.
     ///
     /// Whatever reads the store beside this runner reads it sealed; [`Idempotency::store`] gives it opened. A response that
-    /// can't be opened is an error of the store, and its operation does not run.
+    /// can't be opened is an error of the store, and its operation does not run. Sealing hides what answers say, apart from
+    /// their length; who can write to the store can still put an answer in clear there, or an earlier one of the same record.
+    ///
+    /// Where several services share the store, let all of them open ([`open_sealed`](Builder::open_sealed)) before the first
+    /// one seals.
     pub fn seal(mut self, seal: Arc<dyn Seal>) -> Self {
-        self.seal = Some(seal);
+        self.seal = Some(Sealing { seal, seals: true });
+        self
+    }
+
+    /// Opens what others [sealed](Builder::seal), and seals nothing: for services that are to seal, until all that share the
+    /// store can open. One that can't open answers with an error of kind configuration, or gets replays that are sealed.
+    pub fn open_sealed(mut self, seal: Arc<dyn Seal>) -> Self {
+        self.seal = Some(Sealing { seal, seals: false });
         self
     }
 
@@ -218,7 +243,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] if a duration is zero, the lease is longer than `max_run` or the retention, or the completion
+    /// [`ConfigError`] if a duration is shorter than a millisecond, [`OnLapse::Hold`] comes with
+    /// [`OnUnavailable::RunUnprotected`], the lease is longer than `max_run` or the retention, or the completion
     /// limit is longer than the retention (a late completion must not outlive the record that it completes).
     pub fn build(self) -> Result<Idempotency, ConfigError> {
         let retention = self.retention.standard();
@@ -275,8 +301,11 @@ impl Settings {
         if let Sweep::Every(interval) = self.sweep {
             durations.push(("sweep: every", interval));
         }
-        if let Some((setting, _)) = durations.into_iter().find(|(_, duration)| duration.is_zero()) {
-            return Err(ConfigError::Zero { setting });
+        if let Some((setting, value)) = durations.into_iter().find(|(_, duration)| *duration < MILLISECOND) {
+            return Err(ConfigError::TooShort { setting, value });
+        }
+        if self.on_lapse == OnLapse::Hold && self.on_unavailable == OnUnavailable::RunUnprotected {
+            return Err(ConfigError::HoldUnprotected);
         }
         at_most("lease", self.lease, "retention", retention)?;
         at_most("lease", self.lease, "max_run", self.max_run)?;

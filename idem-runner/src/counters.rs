@@ -38,6 +38,10 @@ macro_rules! counters {
 
         impl Counting {
             pub(crate) fn new(backend: &'static str) -> Self {
+                // What has not happened yet is there as 0, so that its first time can be seen. Errors have more labels.
+                $(if stringify!($name) != "store_errors" {
+                    meter::count(metric!($name), &[("backend", backend)], 0);
+                })*
                 Self { backend, $($name: Count { metric: metric!($name), backend, value: AtomicU64::new(0) },)* }
             }
 

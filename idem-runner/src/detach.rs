@@ -34,12 +34,13 @@ impl<T: Send + 'static> Future for Detached<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let Some(future) = &mut self.future else {
+        // One that panics is gone: it must not be handed to a task.
+        let Some(mut future) = self.future.take() else {
             return Poll::Pending; // polled after it was ready, which no caller here does
         };
         let polled = future.as_mut().poll(context);
-        if polled.is_ready() {
-            self.future = None;
+        if polled.is_pending() {
+            self.future = Some(future);
         }
         polled
     }

@@ -1,6 +1,10 @@
 //! The runner.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    panic::{self, AssertUnwindSafe},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 use idem_core::{
@@ -14,14 +18,16 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, Span, field::Empty};
 
 use crate::{
-    Answered, Attempt, Builder, Claimed, Counters, OnConflict, Outcome, Reply, Request, Running, Seal, Settle,
+    Answered, Attempt, Builder, Claimed, Counters, OnConflict, Outcome, Reply, Request, Running, Settle, call,
+    claim::Granted,
     config::Settings,
     counters::Counting,
     detach::Detached,
     event::event,
     meter::{self, CLAIM_SECONDS, OPERATION_SECONDS},
+    outage::Outages,
     renew::{Renewal, Renewer},
-    seal::SealedStore,
+    seal::{SealedStore, Sealing},
     settle::{Ending, OwnCommit, Persisted},
     sweep::Sweeper,
     wait::Waits,
@@ -43,6 +49,7 @@ pub(crate) struct Inner {
     /// Everything that was claimed and is not settled.
     pub(crate) tracker: TaskTracker,
     pub(crate) renewer: Arc<Renewer>,
+    pub(crate) outages: Arc<Outages>,
     sweeper: Sweeper,
     /// Cancelled when nothing may be claimed any more.
     pub(crate) closing: CancellationToken,
@@ -55,13 +62,17 @@ impl Idempotency {
         Builder::new(store)
     }
 
-    pub(crate) fn new(store: Arc<dyn Store>, seal: Option<Arc<dyn Seal>>, settings: Settings) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, seal: Option<Sealing>, settings: Settings) -> Self {
+        let counting = Arc::new(Counting::new(store.backend()));
+        // It has nothing to do with what is sealed.
+        let outages = Arc::new(Outages::new(settings.lease / 3));
+        let renewer = Renewer::new(Arc::clone(&store), settings.lease, Arc::clone(&counting), Arc::clone(&outages));
         let sealed = seal.map(|seal| Arc::new(SealedStore::new(Arc::clone(&store), seal)));
         let store = sealed.clone().map_or(store, |sealed| sealed as Arc<dyn Store>);
         meter::describe();
-        let counting = Arc::new(Counting::new(store.backend()));
         Self(Arc::new(Inner {
-            renewer: Renewer::new(Arc::clone(&store), settings.lease, Arc::clone(&counting)),
+            renewer,
+            outages,
             sweeper: Sweeper::default(),
             waits: Waits::new(settings.max_waiters, Arc::clone(&counting)),
             store,
@@ -87,8 +98,8 @@ impl Idempotency {
     ///
     /// # Panics
     ///
-    /// A panic of the operation is caught: [`Outcome::Panicked`]. So is one of the store: an error of kind contract. Called
-    /// outside a Tokio runtime it answers with an error of kind configuration.
+    /// A panic of the operation is caught: [`Outcome::Panicked`]. Called outside a Tokio runtime it answers with an
+    /// error of kind configuration.
     pub async fn run<T, E, F, O>(&self, request: Request, operation: F) -> Outcome<T, E>
     where
         T: Reply + Send + 'static,
@@ -137,7 +148,8 @@ impl Idempotency {
     }
 
     /// Stops claiming, for good, and waits until everything that was claimed is settled, for `limit` at most. True if it
-    /// all ended in time; what did not is left to its leases. It may be called again, to wait longer.
+    /// all ended in time; what did not is left to its leases. It may be called again, to wait longer. Outside a Tokio runtime
+    /// it does not wait.
     ///
     /// # Cancellation safety
     ///
@@ -145,7 +157,10 @@ impl Idempotency {
     pub async fn shutdown(&self, limit: Duration) -> bool {
         self.0.closing.cancel();
         self.0.tracker.close();
-        let ended = time::timeout(limit, self.0.tracker.wait()).await.is_ok();
+        let ended = match Handle::try_current() {
+            Ok(_) => time::timeout(limit, self.0.tracker.wait()).await.is_ok(),
+            Err(_) => self.0.tracker.is_empty(),
+        };
         if !ended {
             event!(
                 WARN,
@@ -162,9 +177,19 @@ impl Idempotency {
         self.0.settings.retention
     }
 
+    /// What happens to a key whose attempt ended silently, failed or panicked.
+    pub fn on_lapse(&self) -> OnLapse {
+        self.0.settings.on_lapse
+    }
+
     /// How long an attempt may stay silent before another may take over.
     pub fn lease(&self) -> Duration {
         self.0.settings.lease
+    }
+
+    /// Whether it is a handle on the same runner.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(crate) fn sealed_store(&self) -> Option<&SealedStore> {
@@ -200,6 +225,7 @@ impl Inner {
         };
         let begun = Instant::now();
         let ended = AssertUnwindSafe(async { operation(attempt.clone()).await }).catch_unwind().await;
+        attempt.mark_over();
         self.settle(attempt, renewal, ended.map_err(|_| ()), begun.elapsed()).await
     }
 
@@ -222,41 +248,54 @@ impl Inner {
         waiting: Option<CancellationToken>,
     ) -> Result<(Attempt, Option<Renewal>), Answered> {
         if self.closing.is_cancelled() {
-            return Err(Answered::ShuttingDown);
+            let answered = Answered::ShuttingDown;
+            self.counting.seconds(CLAIM_SECONDS, answered.word(), Duration::ZERO);
+            note("claim", answered.word());
+            return Err(answered);
         }
         self.sweeper.ensure_running(self);
         let (scope, key) = (request.scope.clone(), request.key.clone());
         let begun = Instant::now();
         let claimed = match self.claim(request, waiting.as_ref()).await {
-            Ok(Some(grant)) => self.confirm_under_hold(&grant).await.map(|()| Some(grant)),
-            other => other,
+            Ok(Some(Granted { grant, asked })) => self.confirm(&grant, asked).await.map(|leased| Some((grant, leased))),
+            Ok(None) => Ok(None),
+            Err(answered) => Err(answered),
         };
         let word = match &claimed {
-            Ok(Some(grant)) if grant.origin() == Origin::Takeover => "taken_over",
+            Ok(Some((grant, _))) if grant.origin() == Origin::Takeover => "taken_over",
             Ok(Some(_)) => "claimed",
             Ok(None) => "unprotected",
             Err(answered) => answered.word(),
         };
         self.counting.seconds(CLAIM_SECONDS, word, begun.elapsed());
         note("claim", word);
-        let Some(grant) = claimed? else {
+        let Some((grant, leased)) = claimed? else {
             self.counting.unprotected.one();
             event!(WARN, "unprotected", "the store is unavailable: the operation runs unprotected");
             return Ok((Attempt::unprotected(scope, key), None));
         };
         note("attempt", grant.number());
         let attempt = Attempt::protected(&grant, Arc::clone(self));
-        let renewal = self.renewer.register(&attempt, self.settings.max_run).await;
+        let renewal = self.renewer.register(&attempt, leased, self.settings.max_run).await;
         Ok((attempt, Some(renewal)))
     }
 
-    /// Under hold an attempt says that it starts before it does: what lapses without having said so did nothing.
-    async fn confirm_under_hold(self: &Arc<Self>, grant: &Grant) -> Result<(), Answered> {
-        if self.settings.on_lapse != OnLapse::Hold {
-            return Ok(());
+    /// Renews the lease before the operation starts, where that is needed, and gives when the lease began at the
+    /// earliest.
+    ///
+    /// Under hold an attempt says that it starts before it does: what lapses without having said so did nothing. And a
+    /// claim that was answered so late that a renewal is due may have been lost to another attempt on its way.
+    async fn confirm(self: &Arc<Self>, grant: &Grant, asked: Instant) -> Result<Instant, Answered> {
+        if self.settings.on_lapse != OnLapse::Hold && asked.elapsed() < self.renewer.interval() {
+            return Ok(asked);
         }
-        match self.repeated("renew", || self.store.renew(grant.owner(), self.settings.lease)).await {
-            Ok(Fenced::Written(())) => Ok(()),
+        let mut asked = asked;
+        let renew = || {
+            asked = Instant::now();
+            self.store.renew(grant.owner(), self.settings.lease)
+        };
+        match self.repeated("renew", renew).await {
+            Ok(Fenced::Written(())) => Ok(asked),
             Ok(Fenced::Superseded) => {
                 self.counting.superseded.one();
                 Err(Answered::Superseded)
@@ -275,17 +314,27 @@ impl Inner {
         ended: Result<Result<T, E>, ()>,
         took: Duration,
     ) -> Outcome<T, E> {
-        let ending = match &ended {
-            Ok(Ok(reply)) => match self.settings.settle.of(reply.settles_as()) {
-                Settle::Complete => Ending::Complete(self.retained(&attempt, reply.response())),
+        // What a reply says of itself is the service's code too.
+        let says = |reply: &T| panic::catch_unwind(AssertUnwindSafe(|| (reply.settles_as(), reply.response())));
+        let (ended, said) = match ended {
+            Ok(Ok(reply)) => match says(&reply) {
+                Ok(said) => (Ok(Ok(reply)), Some(said)),
+                Err(_) => (Err(()), None),
+            },
+            other => (other, None),
+        };
+        let ending = match said {
+            Some((status, response)) => match self.settings.settle.of(status) {
+                Settle::Complete => Ending::Complete(self.retained(&attempt, response)),
                 Settle::Release => self.passing(),
                 Settle::Forget => Ending::Forget,
             },
-            Ok(Err(_)) => self.passing(),
-            Err(()) => {
+            None if ended.is_err() => {
                 event!(ERROR, "panicked", ?attempt, "the operation panicked");
                 self.passing()
             }
+            None if attempt.did_nothing() => Ending::Forget,
+            None => self.passing(),
         };
         self.counting.seconds(OPERATION_SECONDS, ending.operation(), took);
         note("settle", ending.operation());
@@ -301,10 +350,13 @@ impl Inner {
         {
             return self.settle_committed(attempt, renewal, ended, response).await;
         }
+        let is_to_give_back = response.is_none();
         match self.persist(&attempt, ending, renewal).await {
-            Persisted::Completed(recorded) if response.as_ref() != Some(&recorded) => Outcome::Recorded(recorded),
+            Persisted::Completed(recorded) if !response.is_some_and(|given| is_answer(&attempt, &given, &recorded)) => {
+                Outcome::Recorded(recorded)
+            }
             Persisted::Completed(_) | Persisted::GivenBack => unsettled(ended, true),
-            Persisted::Pending | Persisted::Failed => unsettled(ended, response.is_none()),
+            Persisted::Pending | Persisted::Failed => unsettled(ended, is_to_give_back),
             Persisted::Superseded => Outcome::Superseded,
         }
     }
@@ -320,7 +372,10 @@ impl Inner {
         match self.own_commit(&attempt).await {
             Ok(OwnCommit::Committed(recorded)) => {
                 self.note_completed(&recorded, "commit", renewal.lease_left());
-                if recorded == *response { unsettled(ended, true) } else { Outcome::Recorded(recorded) }
+                match is_answer(&attempt, response, &recorded) {
+                    true => unsettled(ended, true),
+                    false => Outcome::Recorded(recorded),
+                }
             }
             Ok(OwnCommit::RolledBack) => {
                 event!(
@@ -342,7 +397,7 @@ impl Inner {
             }
             Err(error) => {
                 event!(ERROR, "commit_unknown", %error, ?attempt, "whether a transaction was committed is not known; its key is left to its lease");
-                unsettled(ended, false)
+                Outcome::Unconfirmed(error)
             }
         }
     }
@@ -355,11 +410,9 @@ impl Inner {
         }
         let is_too_large = |size: usize| self.settings.max_response.is_some_and(|limit| size > limit);
         match response.body() {
-            // First: what is too large by another's limit still has headers.
             _ if attempt.is_secret() => {
                 Response::new(response.status()).with_kept(Body::NotRetained(NotRetained::Secret))
             }
-            Body::NotRetained(_) => response,
             Body::Kept(bytes) | Body::Sealed { bytes, .. } if is_too_large(bytes.len()) => {
                 response.with_kept(Body::NotRetained(NotRetained::TooLarge))
             }
@@ -375,24 +428,15 @@ impl Inner {
         }
     }
 
-    /// A call of the store, within the time that it may take. A panic of the store is an error, so that what was done is
-    /// answered and counted all the same.
+    /// A call of the store, within the time that it may take.
     pub(crate) async fn in_time<T>(
         &self,
         operation: &'static str,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let timeout = self.settings.store_timeout;
-        let result = match time::timeout(timeout, AssertUnwindSafe(call).catch_unwind()).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => {
-                Err(StoreError::new(StoreErrorKind::Contract, self.store.backend(), operation, "it panicked"))
-            }
-            Err(_) => {
-                let message = format!("it gave no answer within {timeout:?} (the setting store_timeout)");
-                Err(StoreError::new(StoreErrorKind::Unavailable, self.store.backend(), operation, message))
-            }
-        };
+        let (limit, name) = (self.settings.store_timeout, "the setting store_timeout");
+        let result = call::answer((self.store.backend(), operation), limit, name, call).await;
+        self.outages.note(&result);
         if let Err(error) = &result {
             self.counting.store_error(operation, error);
         }
@@ -411,6 +455,13 @@ impl Inner {
             StoreError::new(StoreErrorKind::Configuration, self.store.backend(), operation, message).with_source(error)
         })
     }
+}
+
+/// Whether a client that gets the response which the attempt `given` gets what is recorded: also where that was committed
+/// without its body, because the body is a secret or could not be sealed.
+fn is_answer(attempt: &Attempt, given: &Response, recorded: &Response) -> bool {
+    let is_without_body = attempt.is_secret() || matches!(recorded.body(), Body::NotRetained(_));
+    given == recorded || attempt.used_transaction() && is_without_body && given.status() == recorded.status()
 }
 
 /// The outcome of an operation that has nothing recorded to say otherwise.

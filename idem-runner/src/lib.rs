@@ -42,6 +42,7 @@
 //! runtime with its timer.
 
 mod attempt;
+mod call;
 mod claim;
 mod config;
 mod counters;
@@ -50,6 +51,7 @@ mod event;
 mod idempotency;
 mod manual;
 mod meter;
+mod outage;
 mod outcome;
 mod policy;
 mod renew;

@@ -124,7 +124,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let Some(Parts { runner, runtime, renewal, claimed: _ }) = self.parts.take() else {
+        // A shutdown waits for what is given back.
+        let Some(Parts { runner, runtime, renewal, claimed: _claimed }) = self.parts.take() else {
             return;
         };
         if renewal.is_none() {

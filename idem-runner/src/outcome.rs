@@ -34,10 +34,9 @@ pub enum Outcome<T, E> {
     Ran {
         /// What it gave.
         reply: T,
-        /// False if its response was to be recorded and is not (yet), or the store could not say whether its own
-        /// transaction was committed. Unless the operation ran unprotected or the store refuses it for good, recording
-        /// goes on in the background; until it succeeds a retry gets Conflict, and after the lapse runs again. A
-        /// transaction that was committed is replayed all the same.
+        /// False if its response was to be recorded and is not (yet). Unless the operation ran unprotected or the store
+        /// refuses it for good, recording goes on in the background; until it succeeds a retry gets Conflict, except that
+        /// another process runs it again once the lease has lapsed.
         stored: bool,
     },
     /// The operation ran, and the record holds this response rather than the one it gave, because it was committed in
@@ -46,6 +45,9 @@ pub enum Outcome<T, E> {
     /// The operation answered with the response that it had given to a transaction of its own, and that transaction was
     /// not committed. Nothing is recorded and the key is released (held, under hold): answer with an error.
     RolledBack,
+    /// The operation answered with the response that it had given to a transaction of its own, and the store can't say whether
+    /// that was committed. Answer with an error: a retry gets the response if it was, and runs again if it was not.
+    Unconfirmed(StoreError),
     /// The operation failed with this error. The key is released (held, under hold).
     Failed(E),
     /// The operation panicked. The key is released (held, under hold).

@@ -3,7 +3,13 @@
 //! A store with a sealer is a store: everything above it sees responses and results of steps as they were given, everything
 //! under it only what was sealed.
 
-use std::{fmt, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    num::NonZeroUsize,
+    panic::{self, AssertUnwindSafe},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use idem_core::{
@@ -26,7 +32,7 @@ const SEALED_RESULT: &[u8] = b"\0idem.sealed.1\0";
 /// [`Builder::seal`](crate::Builder::seal). With the feature `seal`, `SealKeys` is one with keys of your own; implement this
 /// for a service that manages keys.
 ///
-/// It is called within requests, so it must not wait for a network: fetch data keys beforehand.
+/// It is called within requests, so it must not wait for a network: fetch data keys beforehand. One that panics has failed.
 pub trait Seal: fmt::Debug + Send + Sync {
     /// Seals bytes so that they can be opened only with the same `bound_to`: it names the record and what of it they are,
     /// is the same when they are opened, and is to be authenticated with them (as associated data).
@@ -66,8 +72,8 @@ impl fmt::Debug for Sealed {
 pub enum SealError {
     /// The key that it is sealed under is not at hand.
     #[error(
-        "it is sealed under the key {key_id:?}, which this service does not have; let it open with that key until one \
-         retention has passed since it last sealed"
+        "it is sealed under the key {key_id:?}, which this service does not have; let it open with that key until the \
+         longest retention, that of held records included, has passed since it last sealed"
     )]
     UnknownKey {
         /// The key's id.
@@ -119,6 +125,15 @@ impl Idempotency {
 pub(crate) struct SealedStore {
     store: Arc<dyn Store>,
     seal: Arc<dyn Seal>,
+    /// False where it only opens what others sealed.
+    seals: bool,
+}
+
+/// By what a service seals, or only opens.
+#[derive(Clone)]
+pub(crate) struct Sealing {
+    pub(crate) seal: Arc<dyn Seal>,
+    pub(crate) seals: bool,
 }
 
 /// Whose record something is sealed for, and in which operation.
@@ -129,23 +144,28 @@ struct Place<'a> {
 }
 
 impl SealedStore {
-    pub(crate) fn new(store: Arc<dyn Store>, seal: Arc<dyn Seal>) -> Self {
-        Self { store, seal }
+    pub(crate) fn new(store: Arc<dyn Store>, Sealing { seal, seals }: Sealing) -> Self {
+        Self { store, seal, seals }
     }
 
-    /// What is stored of a response: its status in clear, and everything, the status as well, sealed.
+    /// What is stored of a response: its status in clear, and everything, the status as well, sealed. All of it in clear
+    /// where this service only opens.
     pub(crate) fn sealed_response(
         &self,
         scope: &Scope,
         key: &Key,
         response: &Response,
     ) -> Result<Response, StoreError> {
-        if matches!(response.body(), Body::Sealed { .. }) {
+        if !self.seals {
             return Ok(response.clone());
         }
         let place = Place { scope, key, operation: "complete" };
+        // What a transaction's commit gave back is sealed for this record already. What the operation sealed by means of
+        // its own is sealed like every other body.
+        if matches!(response.body(), Body::Sealed { .. }) && self.opened_response(&place, response.clone()).is_ok() {
+            return Ok(response.clone());
+        }
         let Sealed { key_id, bytes } = self
-            .seal
             .seal(&response.encode(), &place.bound_to(""))
             .map_err(|error| self.error(&place, "the response can't be sealed", error))?;
         Ok(Response::new(response.status()).with_kept(Body::Sealed { key_id, bytes }))
@@ -163,22 +183,22 @@ impl SealedStore {
         };
         let sealed = Sealed { key_id: key_id.clone(), bytes: bytes.clone() };
         let plain = self
-            .seal
             .open(&sealed, &place.bound_to(""))
             .map_err(|error| self.error(place, "the recorded response can't be opened", error))?;
         Response::decode(plain).map_err(|error| StoreError::undecodable(self.store.backend(), place.operation, error))
     }
 
+    /// The result of a step of an earlier attempt; it may have been opened before.
+    pub(crate) fn result_of(&self, owner: &Owner, step: &str, value: &Bytes) -> Result<Bytes, StoreError> {
+        self.opened_result(&Place::of(owner, "checkpoint"), step, value)
+    }
+
     fn sealed_result(&self, place: &Place<'_>, step: &str, plain: &[u8]) -> Result<Bytes, StoreError> {
         let Sealed { key_id, bytes } = self
-            .seal
             .seal(plain, &place.bound_to(step))
             .map_err(|error| self.error(place, "the result of a step can't be sealed", error))?;
-        let length = u8::try_from(key_id.len()).map_err(|error| {
-            let error = SealError::Failed(error.into());
-            self.error(place, "the id of its key is longer than 255 bytes", error)
-        })?;
-        Ok([SEALED_RESULT, &[length], key_id.as_bytes(), &bytes].concat().into())
+        let length = [key_id.len() as u8]; // 255 at most
+        Ok([SEALED_RESULT, &length, key_id.as_bytes(), &bytes].concat().into())
     }
 
     fn opened_result(&self, place: &Place<'_>, step: &str, value: &Bytes) -> Result<Bytes, StoreError> {
@@ -193,7 +213,7 @@ impl SealedStore {
         let (key_id, bytes) = rest.split_at_checked(usize::from(*length)).ok_or_else(cut)?;
         let key_id = std::str::from_utf8(key_id).map_err(|_| cut())?.to_owned();
         let sealed = Sealed { key_id, bytes: value.slice_ref(bytes) };
-        let plain = self.seal.open(&sealed, &place.bound_to(step));
+        let plain = self.open(&sealed, &place.bound_to(step));
         Ok(plain.map_err(|error| self.error(place, "the result of a step can't be opened", error))?.into())
     }
 
@@ -202,11 +222,11 @@ impl SealedStore {
             record.state = State::Done(self.opened_response(place, response)?);
         }
         if !record.checkpoints.is_empty() {
-            let opened = record
-                .checkpoints
-                .iter()
-                .map(|(step, value)| Ok((step.to_owned(), self.opened_result(place, step, value)?)));
-            record.checkpoints = opened.collect::<Result<Checkpoints, StoreError>>()?;
+            // One that can't be opened stays as it is: the step that it belongs to says so, and nothing else of the record
+            // depends on it.
+            let opened = |step, value| self.opened_result(place, step, value).unwrap_or_else(|_| value.clone());
+            let opened = record.checkpoints.iter().map(|(step, value)| (step.to_owned(), opened(step, value)));
+            record.checkpoints = opened.collect::<Checkpoints>();
         }
         Ok(record)
     }
@@ -218,6 +238,19 @@ impl SealedStore {
         Ok(Some(Snapshot { record: self.opened_record(place, record)?, now }))
     }
 
+    fn seal(&self, plain: &[u8], bound_to: &[u8]) -> Result<Sealed, SealError> {
+        let sealed = unless_it_panics(|| self.seal.seal(plain, bound_to))?;
+        // One that can't be found again would never be opened again.
+        match sealed.key_id.len() {
+            1..=255 => Ok(sealed),
+            length => Err(SealError::Failed(format!("the id of its key has {length} bytes, not 1 to 255").into())),
+        }
+    }
+
+    fn open(&self, sealed: &Sealed, bound_to: &[u8]) -> Result<Vec<u8>, SealError> {
+        unless_it_panics(|| self.seal.open(sealed, bound_to))
+    }
+
     /// None of them is of kind unavailable: the record is there, so nothing may run because it can't be opened.
     fn error(&self, place: &Place<'_>, what: &str, error: SealError) -> StoreError {
         let kind = match error {
@@ -227,6 +260,21 @@ impl SealedStore {
         let message = format!("{what}: {error}");
         StoreError::new(kind, self.store.backend(), place.operation, message).with_source(error)
     }
+}
+
+/// The result of a step as a service has it that opens none.
+pub(crate) fn unsealed_result(backend: &'static str, value: &Bytes) -> Result<Bytes, StoreError> {
+    if !value.starts_with(SEALED_RESULT) {
+        return Ok(value.clone());
+    }
+    let message = "the result of a step is sealed, and this service opens nothing: another one that seals shares the store; \
+                   build this one with its keys too (the settings seal and open_sealed)";
+    Err(StoreError::new(StoreErrorKind::Configuration, backend, "checkpoint", message))
+}
+
+fn unless_it_panics<T>(call: impl FnOnce() -> Result<T, SealError>) -> Result<T, SealError> {
+    let panicked = |_| Err(SealError::Failed("it panicked, which is a bug in it".into()));
+    panic::catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(panicked)
 }
 
 impl<'a> Place<'a> {
@@ -297,7 +345,10 @@ impl Store for SealedStore {
 
     async fn checkpoint(&self, owner: &Owner, checkpoint: &Checkpoint) -> Result<Fenced<Checkpointed>, StoreError> {
         let (place, step) = (Place::of(owner, "checkpoint"), checkpoint.name());
-        let value = self.sealed_result(&place, step, checkpoint.value())?;
+        let value = match self.seals {
+            true => self.sealed_result(&place, step, checkpoint.value())?,
+            false => checkpoint.value().clone(),
+        };
         let sealed = Checkpoint::new(step, value).map_err(|error| {
             StoreError::new(StoreErrorKind::Contract, self.store.backend(), "checkpoint", error.to_string())
         })?;

@@ -65,6 +65,7 @@ pub(crate) enum Persisted {
 impl Inner {
     /// Ends the attempt, for as long as a client should wait; then goes on in the background.
     pub(crate) async fn persist(self: &Arc<Self>, attempt: &Attempt, ending: Ending, renewal: Renewal) -> Persisted {
+        attempt.mark_over();
         let patience = self.settings.completion_patience;
         let mut work = Box::pin(Arc::clone(self).end(attempt.clone(), ending, renewal));
         match time::timeout(patience, &mut work).await {
@@ -192,12 +193,20 @@ impl Inner {
         self.tracker.spawn(work.in_current_span());
     }
 
-    /// Gives back a key whose attempt never started. What is not given back may be unknown once its lease lapses, so a
-    /// short outage is gone through.
+    /// Gives back a key whose attempt never started, for as long as a completion is tried: under hold it would wait for
+    /// someone else.
     pub(crate) fn give_back_in_background(self: &Arc<Self>, owner: Owner) {
         let runner = Arc::clone(self);
         let work = async move {
-            let _ = runner.repeated("forget", || runner.store.forget(&owner)).await;
+            let give_up = Instant::now() + runner.settings.completion_limit;
+            let mut backoff = Backoff::default();
+            while let Err(error) = runner.in_time("forget", runner.store.forget(&owner)).await {
+                let pause = backoff.pause();
+                if error.kind() == StoreErrorKind::Contract || Instant::now() + pause >= give_up {
+                    return;
+                }
+                time::sleep(pause).await;
+            }
         };
         self.tracker.spawn(work.in_current_span());
     }

@@ -39,7 +39,7 @@ impl Sweeper {
 async fn keep_sweeping(runner: Weak<Inner>, interval: Duration, _ended: Ended) {
     loop {
         time::sleep(interval).await;
-        let Some(runner) = runner.upgrade() else {
+        let Some(runner) = runner.upgrade().filter(|runner| !runner.closing.is_cancelled()) else {
             return;
         };
         // A sweep that fails is tried again at the next interval: an expired record is absent, swept or not.

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -11,13 +10,15 @@ use futures_util::{
     FutureExt,
     future::{BoxFuture, Shared},
 };
-use idem_core::{AttemptId, Key, Scope, State, Store, StoreError, StoreErrorKind};
+use idem_core::{AttemptId, Key, Scope, State, Store};
 use tokio::{
+    runtime::{Handle, Id as RuntimeId},
     sync::{Semaphore, SemaphorePermit},
-    time::{self, Instant},
+    time::Instant,
 };
 
 use crate::{
+    call,
     counters::Counting,
     meter::{self, Gauge, WAIT_SECONDS},
 };
@@ -35,8 +36,9 @@ struct Subscriptions {
     last: u64,
 }
 
-/// What is waited for: the end of this attempt on this record.
-type Name = (Scope, Key, AttemptId);
+/// What is waited for: the end of this attempt on this record. And by which runtime: another one may end, or stand still, while
+/// this one's waiters go on.
+type Name = (Scope, Key, AttemptId, RuntimeId);
 
 struct Entry {
     /// Tells this subscription from a later one to the same.
@@ -102,8 +104,8 @@ impl Waits {
         at_most: Duration,
         grace: Duration,
     ) -> Waited {
-        let name = (scope.clone(), key.clone(), attempt);
-        let (wait, _part) = self.join(name, |(scope, key, attempt)| {
+        let name = (scope.clone(), key.clone(), attempt, Handle::current().id());
+        let (wait, _part) = self.join(name, |(scope, key, attempt, _)| {
             let counting = Arc::clone(&self.counting);
             subscribe(Arc::clone(store), counting, scope, key, attempt, at_most, grace).boxed().shared()
         });
@@ -176,21 +178,15 @@ async fn subscribe(
     grace: Duration,
 ) -> Waited {
     let wait = async { store.wait(&scope, &key, attempt, at_most).await };
-    let wait = time::timeout(at_most.saturating_add(grace), wait);
-    match AssertUnwindSafe(wait).catch_unwind().await {
-        Ok(Ok(Ok(None))) => Waited::Ended,
-        Ok(Ok(Ok(Some(found)))) if found.record.attempt() != attempt => Waited::Ended,
-        Ok(Ok(Ok(Some(found)))) => match found.record.state {
+    let limit_name = "its limit and the setting store_timeout";
+    match call::answer((store.backend(), "wait"), at_most.saturating_add(grace), limit_name, wait).await {
+        Ok(None) => Waited::Ended,
+        Ok(Some(found)) if found.record.attempt() != attempt => Waited::Ended,
+        Ok(Some(found)) => match found.record.state {
             State::InProgress => Waited::Running { left: found.record.lease_end.since(found.now) },
             State::Released | State::Held | State::Done(_) => Waited::Ended,
         },
-        Ok(Ok(Err(error))) => {
-            counting.store_error("wait", &error);
-            Waited::Failed
-        }
-        Ok(Err(_)) | Err(_) => {
-            let message = "it gave no answer in time, or panicked";
-            let error = StoreError::new(StoreErrorKind::Unavailable, store.backend(), "wait", message);
+        Err(error) => {
             counting.store_error("wait", &error);
             Waited::Failed
         }
@@ -214,7 +210,7 @@ mod tests {
 
     fn name(key: &str) -> Name {
         let token = Token::from_bytes([7; 16]);
-        (Scope::global(), Key::new(key).unwrap(), AttemptId { token, number: 1 })
+        (Scope::global(), Key::new(key).unwrap(), AttemptId { token, number: 1 }, Handle::current().id())
     }
 
     /// Says when it is dropped.
@@ -226,8 +222,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn those_who_wait_for_one_attempt_share_a_subscription_and_the_last_one_ends_it() {
+    #[tokio::test]
+    async fn those_who_wait_for_one_attempt_share_a_subscription_and_the_last_one_ends_it() {
         let (waits, dropped) = (waits(10), Arc::new(Mutex::new(0)));
         let join = |key: &str| {
             let says = Says(dropped.clone());

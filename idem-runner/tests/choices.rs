@@ -15,13 +15,14 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use idem_core::{
     Body, CommitError, Completion, Fenced, NotRetained, OnLapse, Origin, Resolve, Response, Retention, State, Store,
     StoreErrorKind, Token, Transaction,
 };
 use idem_runner::{
-    Answered, Attempt, Claimed, ConfigError, Idempotency, OnConflict, Outcome, Resolution, Resolved, Settled,
-    StepError, Sweep,
+    Answered, Attempt, Claimed, ConfigError, Idempotency, OnConflict, OnUnavailable, Outcome, Resolution, Resolved,
+    Settled, StepError, Sweep,
 };
 use support::{Ended, Fault, Faulty, LEASE, answering, eventually, request, world, world_with};
 use tokio::sync::Notify;
@@ -503,8 +504,8 @@ async fn a_commit_or_a_takeover_at_the_last_moment_is_what_the_client_is_told() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn whether_it_was_committed_is_asked_until_the_store_says_and_if_it_never_does_that_is_not_stored() {
-    for (kind, is_stored) in [(StoreErrorKind::Unavailable, true), (StoreErrorKind::Corrupt, false)] {
+async fn whether_it_was_committed_is_asked_until_the_store_says_and_if_it_never_does_nobody_is_told_that_it_was() {
+    for (kind, is_known) in [(StoreErrorKind::Unavailable, true), (StoreErrorKind::Corrupt, false)] {
         let world = world();
         world.store.plan("read", Fault::Refused(kind), 1);
         let store = world.store.clone();
@@ -513,7 +514,11 @@ async fn whether_it_was_committed_is_asked_until_the_store_says_and_if_it_never_
             attempt.commit(transaction, Response::new(201)).await.map_err(|_| "not committed")
         };
         let outcome = world.idempotency.run(request("k"), operation).await;
-        assert!(matches!(outcome, Outcome::Ran { stored, .. } if stored == is_stored), "{kind:?}: {outcome:?}");
+        match outcome {
+            Outcome::Ran { stored: true, .. } if is_known => {}
+            Outcome::Unconfirmed(error) if !is_known => assert_eq!(error.kind(), kind),
+            other => panic!("{kind:?}: {other:?}"),
+        }
         let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
         assert!(matches!(retry, Outcome::Replay { .. }), "{retry:?}");
     }
@@ -598,7 +603,7 @@ async fn a_step_whose_result_was_kept_although_nobody_heard_of_it_keeps_the_firs
 }
 
 #[tokio::test]
-async fn a_step_whose_result_could_not_be_kept_says_so_and_is_done_again_when_it_is_asked_for_again() {
+async fn a_step_whose_result_could_not_be_kept_says_so_and_keeps_it_when_it_is_asked_for_again() {
     let world = world();
     let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
     let step = async |result: &'static str| {
@@ -607,7 +612,24 @@ async fn a_step_whose_result_could_not_be_kept_says_so_and_is_done_again_when_it
     world.store.plan("checkpoint", Fault::Refused(StoreErrorKind::Corrupt), 1);
     let failed = step("ch_1").await;
     assert!(matches!(&failed, Err(StepError::Store(e)) if e.kind() == StoreErrorKind::Corrupt), "{failed:?}");
-    assert_eq!(step("ch_2").await.unwrap(), "ch_2");
+    assert_eq!(step("ch_2").await.unwrap(), "ch_1");
+}
+
+// case 036
+#[tokio::test]
+async fn of_a_secret_only_the_status_is_recorded_also_where_its_body_would_not_have_been_kept_anyway() {
+    let world = world_with(|builder| builder.max_response(4));
+    for body in [Body::Kept("longer than that".into()), Body::NotRetained(NotRetained::TooLarge)] {
+        let secret = Response::new(201).with_header("x-token", "top-secret").with_kept(body);
+        let operation = |attempt: Attempt| async move {
+            attempt.do_not_retain();
+            Ok::<_, &'static str>(secret)
+        };
+        let _ = world.idempotency.run(request("k"), operation).await;
+        let expected = Response::new(201).with_kept(Body::NotRetained(NotRetained::Secret));
+        assert_eq!(world.record("k").await.unwrap().state, State::Done(expected));
+        world.clock.advance(world.idempotency.retention().standard());
+    }
 }
 
 #[tokio::test]
@@ -647,6 +669,140 @@ async fn a_step_that_is_asked_for_twice_at_once_is_done_once_whether_it_is_dropp
     assert!(tokio::time::timeout(Duration::from_millis(1), hanging).await.is_err());
     assert_eq!(attempt.step("bill", charge).await.unwrap(), "ch_1");
     assert_eq!(running.complete(Response::new(201)).await, Settled::Completed(Response::new(201)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_whose_result_could_not_be_kept_is_not_done_again_by_its_own_attempt() {
+    let world = world();
+    let (store, done) = (world.store.clone(), Arc::new(AtomicUsize::new(0)));
+    let counting = Arc::clone(&done);
+    let operation = move |attempt: Attempt| async move {
+        let work = || async {
+            counting.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, &'static str>("ch_1".into())
+        };
+        store.plan("checkpoint", Fault::Refused(StoreErrorKind::Unavailable), usize::MAX);
+        assert!(matches!(attempt.step("charge", work).await, Err(StepError::Store(_))));
+        store.heal();
+        assert_eq!(attempt.step("charge", work).await.unwrap(), "ch_1");
+        Ok::<_, &'static str>(Response::new(503))
+    };
+    let _ = world.idempotency.run(request("k"), operation).await;
+    assert_eq!(done.load(Ordering::SeqCst), 1);
+    let kept = world.record("k").await.unwrap().checkpoints;
+    assert_eq!(kept.find("charge").unwrap(), "ch_1");
+}
+
+#[tokio::test]
+async fn a_task_that_goes_on_after_its_operation_begins_no_step() {
+    let world = world();
+    let (send, receive) = tokio::sync::oneshot::channel();
+    let operation = |attempt: Attempt| async move {
+        let _ = send.send(attempt);
+        Ok::<_, &'static str>(Response::new(201))
+    };
+    let _ = world.idempotency.run(request("k"), operation).await;
+    let attempt = receive.await.unwrap();
+    let late = attempt.step("charge", || async { panic!("it was done for nobody") }).await;
+    assert!(matches!(late, Err(StepError::<()>::Superseded)), "{late:?}");
+    assert_eq!(world.idempotency.counters().superseded, 0, "its key was not lost");
+}
+
+#[tokio::test]
+async fn a_step_after_a_commit_of_its_own_does_not_count_as_a_lost_key() {
+    let world = world();
+    let store = world.store.clone();
+    let operation = move |attempt: Attempt| async move {
+        let response = Response::new(201);
+        let _ = attempt.commit(FakeTransaction { store, commits: true }, response.clone()).await.unwrap();
+        let late = attempt.step("mail", || async { Ok::<_, ()>(Bytes::new()) }).await;
+        assert!(matches!(late, Err(StepError::Superseded)), "{late:?}");
+        Ok::<_, &'static str>(response)
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+    assert_eq!(world.idempotency.counters().superseded, 0);
+}
+
+// case 036
+#[tokio::test]
+async fn a_secret_is_committed_without_its_body_and_reaches_its_first_client_whole() {
+    for committed in [
+        Response::new(201).with_kept(Body::NotRetained(NotRetained::Secret)),
+        Response::new(201).with_header("location", "/tokens/1").with_kept(Body::NotRetained(NotRetained::Secret)),
+        Response::new(201).with_header("location", "/tokens/1").with_body("top-secret"),
+    ] {
+        let world = world();
+        let store = world.store.clone();
+        let operation = move |attempt: Attempt| async move {
+            attempt.do_not_retain();
+            let _ = attempt.commit(FakeTransaction { store, commits: true }, committed).await.unwrap();
+            Ok::<_, &'static str>(Response::new(201).with_body("top-secret"))
+        };
+        let outcome = world.idempotency.run(request("k"), operation).await;
+        let Outcome::Ran { reply, stored: true } = outcome else { panic!("{outcome:?}") };
+        assert_eq!(reply, Response::new(201).with_body("top-secret"));
+        let retry: Ended = world.idempotency.run(request("k"), answering(500)).await;
+        let secret = Response::new(201).with_kept(Body::NotRetained(NotRetained::Secret));
+        assert!(matches!(retry, Outcome::Replay { response, .. } if response == secret));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_panics_when_it_is_asked_what_it_says_is_a_panic_of_its_operation() {
+    struct Broken;
+    impl idem_runner::Reply for Broken {
+        fn response(&self) -> Response {
+            panic!("as planned")
+        }
+        fn settles_as(&self) -> u16 {
+            200
+        }
+    }
+    let world = world();
+    let outcome = world.idempotency.run(request("k"), |_| async { Ok::<_, ()>(Broken) }).await;
+    assert!(matches!(outcome, Outcome::Panicked));
+    assert_eq!(world.record("k").await.unwrap().state, State::Released);
+}
+
+// cases 101, 104
+#[tokio::test]
+async fn an_error_of_an_operation_that_did_nothing_forgets_its_key_under_hold_too_and_a_panic_does_not() {
+    for world in [world(), under_hold()] {
+        let refused = |attempt: Attempt| async move {
+            attempt.nothing_was_done();
+            Err::<Response, _>("no room")
+        };
+        let outcome = world.idempotency.run(request("k"), refused).await;
+        assert!(matches!(outcome, Outcome::Failed("no room")), "{outcome:?}");
+        let corrected = |attempt: Attempt| async move {
+            assert!(!attempt.is_repeat());
+            Ok::<_, &'static str>(Response::new(201))
+        };
+        let outcome = world.idempotency.run(support::request_of("k", "corrected"), corrected).await;
+        assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+
+        let broken = |attempt: Attempt| async move {
+            attempt.nothing_was_done();
+            panic!("as planned")
+        };
+        let _: Ended = world.idempotency.run(request("l"), broken).await;
+        assert_ne!(world.record("l").await.unwrap().fingerprint, None, "what it did before it panicked is not known");
+    }
+}
+
+// case 017
+#[tokio::test(start_paused = true)]
+async fn under_hold_a_key_whose_operation_could_not_be_started_is_given_back_when_the_store_is_there_again() {
+    let world = under_hold();
+    world.store.plan("renew", Fault::ReplyLost, usize::MAX);
+    world.store.plan("forget", Fault::Refused(StoreErrorKind::Unavailable), 5);
+    let outcome: Ended = world.idempotency.run(request("k"), |_| async { panic!("it must not run") }).await;
+    assert!(matches!(outcome, Outcome::Store(_)), "{outcome:?}");
+    world.store.heal();
+    world.advance(Duration::from_secs(6)).await;
+    let retry: Ended = world.idempotency.run(request("k"), answering(201)).await;
+    assert!(matches!(retry, Outcome::Ran { stored: true, .. }), "{retry:?}");
 }
 
 #[tokio::test]
@@ -953,13 +1109,18 @@ fn settings_that_can_not_be_are_errors_when_built() {
     let build = |set: fn(idem_runner::Builder) -> idem_runner::Builder| {
         set(Idempotency::builder(world.store.clone())).build().map(|_| ())
     };
-    let zero = |setting| Err(ConfigError::Zero { setting });
+    let zero = |setting| Err(ConfigError::TooShort { setting, value: Duration::ZERO });
     assert_eq!(build(|builder| builder.lease(Duration::ZERO)), zero("lease"));
     assert_eq!(build(|builder| builder.retention(Retention::new(Duration::ZERO))), zero("retention"));
     assert_eq!(build(|builder| builder.max_run(Duration::ZERO)), zero("max_run"));
     assert_eq!(build(|builder| builder.store_timeout(Duration::ZERO)), zero("store_timeout"));
     assert_eq!(build(|builder| builder.completion_limit(Duration::ZERO)), zero("completion_limit"));
     assert_eq!(build(|builder| builder.sweep(Sweep::Every(Duration::ZERO))), zero("sweep: every"));
+    let short = Duration::from_micros(999);
+    let error = ConfigError::TooShort { setting: "lease", value: short };
+    assert_eq!(Idempotency::builder(world.store.clone()).lease(short).build().map(|_| ()), Err(error));
+    let both = build(|builder| builder.on_lapse(OnLapse::Hold).on_unavailable(OnUnavailable::RunUnprotected));
+    assert_eq!(both, Err(ConfigError::HoldUnprotected));
     let wait = OnConflict::Wait { at_most: Duration::ZERO };
     assert_eq!(
         Idempotency::builder(world.store.clone()).on_conflict(wait).build().map(|_| ()),
@@ -985,6 +1146,17 @@ async fn a_runner_that_is_dropped_leaves_no_task_behind() {
     assert!(metrics.num_alive_tasks() > 0);
     drop(world);
     eventually("every task ended", || async { metrics.num_alive_tasks() == 0 }).await;
+}
+
+#[test]
+fn outside_a_runtime_a_shutdown_says_whether_everything_has_ended_and_does_not_wait() {
+    let world = world();
+    assert_eq!(world.idempotency.shutdown(LEASE).now_or_never(), Some(true));
+    let world = support::world();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let running = runtime.block_on(world.idempotency.claim(request("k")));
+    assert_eq!(world.idempotency.shutdown(LEASE).now_or_never(), Some(false));
+    drop(running);
 }
 
 #[tokio::test]

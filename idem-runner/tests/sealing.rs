@@ -179,7 +179,7 @@ async fn results_of_steps_are_sealed_too_and_a_takeover_resumes_behind_them() {
 
 // What is sealed for one step is not opened as the result of another.
 #[tokio::test]
-async fn a_result_that_was_moved_to_another_step_is_refused_and_nothing_runs() {
+async fn a_result_that_was_moved_to_another_step_is_refused_there_and_the_step_is_not_done() {
     let world = world_with(sealing(keys("a")));
     let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
     let result = Bytes::from_static(b"ch_1");
@@ -189,8 +189,14 @@ async fn a_result_that_was_moved_to_another_step_is_refused_and_nothing_runs() {
     let _ = world.store.inner.checkpoint(running.attempt().owner(), &moved).await.unwrap();
     drop(running);
     world.clock.advance(LEASE);
-    let outcome = world.idempotency.run(request("k"), never).await;
-    assert!(matches!(&outcome, Outcome::Store(error) if error.kind() == StoreErrorKind::Corrupt), "{outcome:?}");
+    let operation = |attempt: Attempt| async move {
+        let refused = attempt.step("refund", || async { panic!("it is refunded") }).await;
+        let Err(idem_runner::StepError::<&str>::Store(error)) = refused else { panic!("{refused:?}") };
+        assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+        Err::<Response, _>("refused")
+    };
+    let outcome = world.idempotency.run(request("k"), operation).await;
+    assert!(matches!(outcome, Outcome::Failed("refused")), "{outcome:?}");
 }
 
 #[tokio::test]
@@ -226,7 +232,7 @@ async fn a_result_whose_sealer_names_no_key_that_can_be_stored_is_an_error_and_n
     let step = running.attempt().step("charge", || async { Ok::<_, &str>(Bytes::from("ch_1")) }).await;
     let Err(StepError::Store(error)) = step else { panic!("{step:?}") };
     assert_eq!(error.kind(), StoreErrorKind::Configuration);
-    assert!(error.to_string().contains("the id of its key is longer than 255 bytes"), "{error}");
+    assert!(error.to_string().contains("the id of its key has 256 bytes, not 1 to 255"), "{error}");
     assert!(world.record("k").await.unwrap().checkpoints.is_empty());
 }
 
@@ -446,4 +452,94 @@ async fn a_transactions_answer_that_can_not_be_sealed_is_not_retained_and_the_ke
     let (state, is_secret_there) = stored(&world, "k").await;
     let secret = Response::new(201).with_kept(Body::NotRetained(NotRetained::Secret));
     assert_eq!((state, is_secret_there), (State::Done(secret), false));
+}
+
+/// A sealer with a bug.
+#[derive(Debug)]
+struct Panics;
+
+impl Seal for Panics {
+    fn seal(&self, _: &[u8], _: &[u8]) -> Result<Sealed, SealError> {
+        panic!("as planned")
+    }
+
+    fn open(&self, _: &Sealed, _: &[u8]) -> Result<Vec<u8>, SealError> {
+        panic!("as planned")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sealer_that_panics_is_a_sealer_that_fails_and_nothing_runs_again_because_of_it() {
+    let world = world_with(sealing(keys("a")));
+    let _ = world.idempotency.run(request("done"), issue).await;
+    let broken = world.another(|builder| builder.seal(Arc::new(Panics)).on_unavailable(OnUnavailable::RunUnprotected));
+    let retry = broken.run(request("done"), never).await;
+    assert!(matches!(&retry, Outcome::Store(error) if error.kind() == StoreErrorKind::Configuration), "{retry:?}");
+    let outcome = broken.run(request("k"), issue).await;
+    assert!(matches!(&outcome, Outcome::Ran { reply, stored: false } if *reply == token()), "{outcome:?}");
+    assert!(broken.counters().completion_retries > 0, "it is tried again");
+}
+
+// case 036
+#[tokio::test]
+async fn before_a_service_seals_all_that_share_its_store_learn_to_open() {
+    let world = world_with(sealing(keys("a")));
+    let opens = world.another(|builder| builder.open_sealed(Arc::new(keys("a"))));
+    let _ = world.idempotency.run(request("sealed"), issue).await;
+    let replay = opens.run(request("sealed"), never).await;
+    assert!(matches!(&replay, Outcome::Replay { response, .. } if *response == token()), "{replay:?}");
+    let _ = opens.run(request("clear"), issue).await;
+    assert!(stored(&world, "clear").await.1, "it seals nothing");
+    let replay = world.idempotency.run(request("clear"), never).await;
+    assert!(matches!(&replay, Outcome::Replay { response, .. } if *response == token()), "{replay:?}");
+
+    let idem_runner::Claimed::Run(running) = opens.claim(request("steps")).await else { panic!() };
+    let kept = running.attempt().step("charge", || async { Ok::<_, ()>("top-secret".into()) }).await;
+    assert_eq!(kept.unwrap(), "top-secret");
+    assert!(stored(&world, "steps").await.1);
+}
+
+// cases 036, 037
+#[tokio::test]
+async fn the_result_of_a_step_that_can_not_be_opened_is_an_error_of_that_step_and_of_nothing_else() {
+    let world = world_with(sealing(keys("a")));
+    let idem_runner::Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    let charge = || async { Ok::<_, &str>(Bytes::from_static(b"ch_1")) };
+    assert_eq!(running.attempt().step("charge", charge).await.unwrap(), "ch_1");
+    drop(running);
+    world.clock.advance(LEASE);
+    let limit = std::num::NonZeroUsize::MIN;
+    // One has other keys, and one none at all.
+    let others = [world.another(sealing(keys("bb"))), world.another(|builder| builder)];
+    for other in &others {
+        assert_eq!(other.store().lapsed(None, limit).await.unwrap().len(), 1, "it is listed");
+    }
+    for (mail, other) in ["first mail", "second mail"].into_iter().zip(others) {
+        let operation = move |attempt: Attempt| async move {
+            let kept = attempt.step("charge", || async { panic!("it is charged twice") }).await;
+            let Err(idem_runner::StepError::<&str>::Store(error)) = kept else { panic!("{kept:?}") };
+            assert_eq!(error.kind(), StoreErrorKind::Configuration);
+            assert_eq!(attempt.step(mail, || async { Ok::<_, &str>("sent".into()) }).await.unwrap(), "sent");
+            Ok::<_, &str>(Response::new(503))
+        };
+        let outcome = other.run(request("k"), operation).await;
+        assert!(matches!(outcome, Outcome::Ran { .. }), "{outcome:?}");
+    }
+    let resumed = world.idempotency.run(request("k"), |attempt: Attempt| async move {
+        let kept = attempt.step("charge", || async { Err(()) }).await;
+        Ok::<_, ()>(Response::new(201).with_body(kept.unwrap()))
+    });
+    let resumed = resumed.await;
+    assert!(matches!(&resumed, Outcome::Ran { reply, .. } if *reply == Response::new(201).with_body("ch_1")));
+}
+
+#[tokio::test]
+async fn what_an_operation_sealed_by_its_own_means_is_replayed_as_it_was_whether_the_runner_seals_or_not() {
+    let by_itself = Response::new(201).with_kept(Body::Sealed { key_id: "own".into(), bytes: "opaque".into() });
+    for world in [world(), world_with(sealing(keys("a")))] {
+        let answer = by_itself.clone();
+        let _ = world.idempotency.run(request("k"), |_| async { Ok::<_, &'static str>(answer) }).await;
+        let replay = world.idempotency.run(request("k"), never).await;
+        assert!(matches!(&replay, Outcome::Replay { response, .. } if *response == by_itself), "{replay:?}");
+    }
 }

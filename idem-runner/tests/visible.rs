@@ -95,10 +95,12 @@ async fn everything() {
     let _: Ended = runner.run(request("l"), answering(201)).await;
     tokio::time::sleep(SECOND * 5).await;
     world.store.heal();
-    world.store.plan("renew", UNAVAILABLE, 3);
+    world.store.plan("renew", UNAVAILABLE, usize::MAX);
     let finish = Arc::new(Notify::new());
     let stuck = world.spawn("stuck", &finish);
-    world.advance(LEASE * 3 + LEASE / 2).await;
+    world.advance(LEASE + LEASE / 2).await;
+    world.store.heal();
+    world.advance(LEASE * 2).await;
     let takeover: Ended = world.another(|builder| builder).run(request("stuck"), answering(201)).await;
     assert!(matches!(takeover, Outcome::Ran { stored: true, .. }), "{takeover:?}");
     world.advance(LEASE * 2).await;

@@ -442,6 +442,29 @@ async fn a_store_whose_waits_end_at_once_is_asked_no_longer_than_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_waits_for_an_attempt_does_not_run_unprotected_beside_it_when_the_store_goes_away() {
+    let world = world_with(|builder| {
+        builder.on_conflict(OnConflict::Wait { at_most: MINUTE }).on_unavailable(OnUnavailable::RunUnprotected)
+    });
+    let finish = Arc::new(Notify::new());
+    let first = world.spawn("k", &finish);
+    tokio::task::yield_now().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let mut waiters = spawn_waiters(&world.idempotency, 3, &runs);
+    a_moment().await;
+    for operation in ["claim", "wait", "renew"] {
+        world.store.plan(operation, Fault::Refused(StoreErrorKind::Unavailable), usize::MAX);
+    }
+    world.advance(MINUTE).await;
+    while let Some(outcome) = waiters.join_next().await {
+        assert!(matches!(outcome.unwrap(), Outcome::Store(_) | Outcome::Conflict { .. }));
+    }
+    assert_eq!((runs.load(Ordering::SeqCst), world.idempotency.counters().unprotected), (0, 0));
+    finish.notify_one();
+    assert!(matches!(first.await.unwrap(), Outcome::Ran { .. }));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_that_waits_when_the_shutdown_begins_claims_no_more() {
     let world = world_with(|builder| builder.on_conflict(OnConflict::Wait { at_most: Duration::from_secs(20) }));
     let Claimed::Run(running) = world.another(|builder| builder).claim(request("k")).await else { panic!() };

@@ -57,7 +57,7 @@ pub struct NoAttempt;
 impl IntoResponse for NoAttempt {
     fn into_response(self) -> Response {
         tracing::error!(error = %self, "a handler has no attempt");
-        in_response(Problem::no_attempt())
+        in_response(Problem::set_up_wrongly())
     }
 }
 

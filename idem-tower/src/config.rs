@@ -10,7 +10,7 @@ use http::{HeaderName, Method, Response, StatusCode, request::Parts};
 use idem_core::{FieldSelector, FingerprintBuilder, FingerprintKey, Scope};
 use idem_runner::Idempotency;
 
-use self::check::{check_keys, check_style, header_name, key_header};
+use self::check::{check_keys, check_style, header_name, key_header, replay_header};
 pub use self::error::ConfigError;
 use crate::{
     Body, Code, IdempotencyLayer, Mode,
@@ -38,7 +38,8 @@ pub enum Anonymous {
     Refuse,
     /// Its key is bound to its fingerprint: two clients share a record only if they send the same request under the same
     /// key, and then the second gets the first one's answer. A key that is reused for another request names another
-    /// record, so it is not noticed.
+    /// record, so it is not noticed. A change of the fingerprint's key or rule names other records too: retries over it run
+    /// again.
     BindToFingerprint,
 }
 
@@ -200,6 +201,9 @@ impl Builder {
 
     /// Looks at a request before its key is claimed: what is refused here leaves no record, so that the client may
     /// correct it and send it under the same key. The response it is refused with goes out as it is.
+    ///
+    /// It is asked about every request with a key, retries of what is done among them: it should look at the request alone, and
+    /// not at what may have changed since. On a route with an optional key it is not asked about requests without one.
     pub fn validate(mut self, hook: impl Fn(&Parts, &Bytes) -> Result<(), Refusal> + Send + Sync + 'static) -> Self {
         self.validate = Some(Arc::new(hook));
         self
@@ -234,7 +238,8 @@ impl Builder {
         self
     }
 
-    /// Fingerprints what this function adds, instead of method, target, content type and body. It is called once for the
+    /// Fingerprints what this function adds, **instead of** method, target, content type and body: what it does not add may
+    /// differ from request to request under one key, the path too. It is called once for the
     /// current key of fingerprints and once for each older one, and must add the same parts for the same request. Names of
     /// parts that can't be used are a mistake in the function: the request is then refused with `operation-failed`.
     pub fn fingerprint_with(
@@ -252,7 +257,8 @@ impl Builder {
         self
     }
 
-    /// Also accepts records made under this older key: for one retention after a change of key.
+    /// Also accepts records made under this other key: before it is used, on every instance that shares the store, and for one
+    /// retention after it was. Without it a retry over the change is told `store-unavailable`.
     pub fn accept_fingerprint_key(mut self, older: FingerprintKey) -> Self {
         self.fingerprints.older.push(Some(older));
         self
@@ -264,7 +270,19 @@ impl Builder {
         self
     }
 
-    /// The header that marks a replay. `Idempotent-Replayed` by default; its value is `true`.
+    /// Also accepts records made as `before` makes its fingerprints, by whatever rule and keys: for one retention after a
+    /// change of rule ([`raw_body`](Self::raw_body), [`fields`](Self::fields), [`fingerprint_with`](Self::fingerprint_with)).
+    /// Without it a retry over the change is told that its key is used for another request.
+    ///
+    /// Where several instances share the store, the change takes two steps: first each accepts the new rule, then each uses
+    /// it and accepts the old one.
+    pub fn accept_fingerprints_of(mut self, before: &Self) -> Self {
+        self.fingerprints.other_rules.push(before.fingerprints.clone());
+        self
+    }
+
+    /// The header that marks a replay. `Idempotent-Replayed` by default; its value is `true`. It takes the place of the
+    /// response's own header of that name, so one that means something else can't be it.
     pub fn replay_header(mut self, name: &str) -> Self {
         self.marker = name.into();
         self
@@ -332,8 +350,8 @@ impl Builder {
     /// [`ConfigError`], naming the setting that can't work.
     pub fn build(self) -> Result<IdempotencyLayer, ConfigError> {
         let header = key_header(&self.header)?;
-        let marker = header_name("replay_header", &self.marker)?;
-        if marker == header || marker == NOT_STORED || is_framing(&marker) {
+        let marker = replay_header(&self.marker)?;
+        if marker == header {
             return Err(ConfigError::ReservedHeader { setting: "replay_header", name: self.marker });
         }
         for (setting, limit) in [("max_request_bytes", self.max_request), ("max_response_bytes", self.max_response)] {
@@ -349,13 +367,19 @@ impl Builder {
         }
         check_style(&self.style)?;
         check_keys(&self.fingerprints)?;
-        if self.anonymous == Anonymous::BindToFingerprint && !self.fingerprints.older.is_empty() {
+        let accepts_others = !self.fingerprints.older.is_empty() || !self.fingerprints.other_rules.is_empty();
+        if self.anonymous == Anonymous::BindToFingerprint && accepts_others {
             return Err(ConfigError::AnonymousWithOlderKeys);
         }
-        let added = self.never_stored.iter().map(|name| header_name("never_store", name)).collect::<Result<_, _>>()?;
+        let added =
+            self.never_stored.iter().map(|name| header_name("never_store", name)).collect::<Result<Vec<_>, _>>()?;
         let kept = self.stored.iter().map(|name| header_name("store", name)).collect::<Result<Vec<_>, _>>()?;
-        if let Some(framing) = kept.iter().find(|name| is_framing(name)) {
-            return Err(ConfigError::ReservedHeader { setting: "store", name: framing.as_str().into() });
+        let is_reserved = |name: &&HeaderName| is_framing(name) || **name == marker || **name == NOT_STORED;
+        if let Some(reserved) = kept.iter().find(is_reserved) {
+            return Err(ConfigError::ReservedHeader { setting: "store", name: reserved.as_str().into() });
+        }
+        if let Some(both) = kept.iter().find(|name| added.contains(name)) {
+            return Err(ConfigError::StoredAndNot { name: both.as_str().into() });
         }
         Ok(IdempotencyLayer::of(Config {
             idempotency: self.idempotency,

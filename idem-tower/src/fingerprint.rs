@@ -17,6 +17,8 @@ pub(crate) struct Fingerprints {
     pub(crate) key: Option<FingerprintKey>,
     /// Keys of older records that are still accepted; none is unkeyed.
     pub(crate) older: Vec<Option<FingerprintKey>>,
+    /// What older records were made by under another rule, with all that it accepts.
+    pub(crate) other_rules: Vec<Fingerprints>,
 }
 
 #[derive(Clone, Default)]
@@ -36,7 +38,13 @@ impl Fingerprints {
     /// The fingerprint of a request, and its older forms.
     pub(crate) fn of(&self, parts: &Parts, body: &Bytes) -> Result<(Fingerprint, Vec<Fingerprint>), InvalidParts> {
         let current = self.under(self.key.as_ref(), parts, body)?;
-        let older = self.older.iter().map(|key| self.under(key.as_ref(), parts, body)).collect::<Result<_, _>>()?;
+        let mut older =
+            self.older.iter().map(|key| self.under(key.as_ref(), parts, body)).collect::<Result<Vec<_>, _>>()?;
+        for other in &self.other_rules {
+            let (other, even_older) = other.of(parts, body)?;
+            older.push(other);
+            older.extend(even_older);
+        }
         Ok((current, older))
     }
 

@@ -55,15 +55,7 @@ impl HeaderRules {
         recorded
     }
 
-    /// Leaves what may be replayed. A recorded length is one of a body that is not sent, and stays.
-    pub(crate) fn retain(&self, headers: &mut HeaderMap) {
-        let refused: Vec<_> = headers.keys().filter(|name| !self.allows(name)).cloned().collect();
-        for name in refused.iter().filter(|name| *name != header::CONTENT_LENGTH) {
-            headers.remove(name);
-        }
-    }
-
-    fn allows(&self, name: &HeaderName) -> bool {
+    pub(crate) fn allows(&self, name: &HeaderName) -> bool {
         let is_ours = *name == self.marker || *name == NOT_STORED;
         let is_refused = is_passing(name) && !self.kept.contains(name) || self.added.contains(name);
         !is_framing(name) && !is_ours && !is_refused
@@ -90,13 +82,19 @@ pub fn record(response: &Response<Bytes>) -> Recorded {
 /// the framing is the server's. One whose body was not kept is the problem `response-not-retained`; so is one that is
 /// [sealed](idem_runner::Builder::seal), which under the layer goes out opened all the same.
 ///
-/// Responses that this crate recorded come back whole. In those that were recorded by other means a header that HTTP can't
-/// send is left out, and a status that HTTP does not have is the problem `operation-failed`.
+/// Responses that this crate recorded come back whole. In those that were recorded by other means framing, hop-by-hop
+/// headers and a header that HTTP can't send are left out, and a status that HTTP does not have is the problem
+/// `operation-failed`.
 pub fn respond(recorded: &Recorded) -> Response<Body> {
-    respond_in(&ProblemStyle::default(), recorded)
+    respond_in(&ProblemStyle::default(), recorded, |name| !is_framing(name))
 }
 
-pub(crate) fn respond_in(style: &ProblemStyle, recorded: &Recorded) -> Response<Body> {
+/// Sends the headers and trailers of these names only.
+pub(crate) fn respond_in(
+    style: &ProblemStyle,
+    recorded: &Recorded,
+    is_sent: impl Fn(&HeaderName) -> bool,
+) -> Response<Body> {
     let Ok(status) = StatusCode::from_u16(recorded.status()) else {
         tracing::error!(status = recorded.status(), "a recorded response has a status that HTTP does not have");
         return style.response(&Problem::operation_failed());
@@ -107,21 +105,25 @@ pub(crate) fn respond_in(style: &ProblemStyle, recorded: &Recorded) -> Response<
     let has_no_body = status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let body = match has_no_body {
         true => Body::empty(),
-        false => Body::buffered(data.clone(), Some(fields(recorded.trailers()))),
+        false => Body::buffered(data.clone(), Some(fields(recorded.trailers(), &is_sent))),
     };
+    // Beside no body a length is that of the body that a GET would have sent.
+    let is_length_of_another = |name: &HeaderName| *name == header::CONTENT_LENGTH && body.at_hand().is_empty();
+    let headers = fields(recorded.headers(), |name| is_sent(name) || is_length_of_another(name));
     let mut response = Response::new(body);
     *response.status_mut() = status;
-    *response.headers_mut() = fields(recorded.headers());
+    *response.headers_mut() = headers;
     response
 }
 
-fn fields(recorded: &[(Bytes, Bytes)]) -> HeaderMap {
+fn fields(recorded: &[(Bytes, Bytes)], is_sent: impl Fn(&HeaderName) -> bool) -> HeaderMap {
     let mut fields = HeaderMap::with_capacity(recorded.len());
     for (name, value) in recorded {
         match (HeaderName::from_bytes(name), HeaderValue::from_maybe_shared(value.clone())) {
-            (Ok(name), Ok(value)) => {
+            (Ok(name), Ok(value)) if is_sent(&name) => {
                 fields.append(name, value);
             }
+            (Ok(_), Ok(_)) => {}
             _ => tracing::error!("a recorded response has a header that HTTP can't send; it is left out"),
         }
     }
@@ -163,15 +165,51 @@ pub(crate) fn is_passing(name: &HeaderName) -> bool {
             | "authentication-info"
             | "proxy-authentication-info"
             | "date"
-            | "x-request-id"
+            | "ratelimit"
+    ) || is_correlation_id(name)
+        || ["ratelimit-", "x-ratelimit-", "x-rate-limit-"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Headers that name a request or a trace. They are listed and not guessed by their endings: some products'
+/// keys are called `…-Request-Id`.
+pub(crate) fn is_correlation_id(name: &str) -> bool {
+    matches!(
+        name,
+        "x-request-id"
+            | "x-requestid"
             | "request-id"
             | "x-correlation-id"
+            | "x-correlationid"
             | "correlation-id"
             | "x-trace-id"
+            | "x-traceid"
+            | "trace-id"
+            | "client-request-id"
             | "traceparent"
             | "tracestate"
-            | "ratelimit"
-    ) || ["ratelimit-", "x-ratelimit-", "x-rate-limit-"].iter().any(|prefix| name.starts_with(prefix))
+            | "baggage"
+            | "b3"
+            | "uber-trace-id"
+            | "sentry-trace"
+            | "elastic-apm-traceparent"
+            | "x-ot-span-context"
+            | "x-client-trace-id"
+            | "x-cloud-trace-context"
+            | "x-datadog-trace-id"
+            | "x-datadog-parent-id"
+            | "x-amzn-trace-id"
+            | "x-amzn-requestid"
+            | "x-amzn-request-id"
+            | "x-amz-request-id"
+            | "x-amz-cf-id"
+            | "x-ms-request-id"
+            | "x-ms-client-request-id"
+            | "x-ms-correlation-request-id"
+            | "x-github-request-id"
+            | "x-vercel-id"
+            | "fly-request-id"
+            | "cf-ray"
+    ) || name.starts_with("x-b3-")
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@
 //! # }
 //! ```
 //!
-//! It works wherever tower does: `axum::Router::layer`, `axum::routing::MethodRouter::layer`, a `ServiceBuilder`, and hyper
+//! It works wherever tower does: `axum::Router::route_layer` (`layer` also covers unknown paths, whose 404 would be kept), `axum::routing::MethodRouter::layer`, a `ServiceBuilder`, and hyper
 //! through `TowerToHyperService`. The layer holds no rules: it reads requests, writes responses, and leaves every decision
 //! to [`Idempotency`](idem_runner::Idempotency), which serves consumers and jobs as well. It needs a Tokio runtime.
 //!
@@ -58,7 +58,10 @@
 //!    before the record is looked at. The scope is taken from what it found;
 //! 6. **this layer**;
 //! 7. rate and concurrency limits on the work itself: a retry of finished work costs no work, and is answered although the
-//!    limiter is full. Whether the inner service is ready is waited for after the claim;
+//!    limiter is full. Whether the inner service is ready is waited for after the claim, and requests of clients that have left
+//!    wait too, so bound how many wait: by a `LoadShed` around the limiter, or, under
+//!    [`OnLapse::Hold`](idem_core::OnLapse::Hold), by limits outside of this layer, since what is refused in here counts as an
+//!    outcome that is not known;
 //! 8. authorization that depends on the request, validation, the handler. Timeouts belong here too: one outside of this
 //!    layer ends the waiting and not the work, and its client is told to retry while it goes on.
 //!
@@ -69,6 +72,9 @@
 //! Routes can differ: a [`Builder`] is cheap to clone, and each route gets the layer that it builds, with a key required or
 //! optional, other methods, other limits. Where they differ in what is final, in leases or in what a lapse means, give them
 //! another [`Idempotency`](idem_runner::Idempotency) on the same store, and shut both down.
+//!
+//! Where two layers of one set-up stand around a handler, the outer one protects it. Layers that differ in their header or their
+//! `Idempotency` can't both do what they promise: such a request is refused with `operation-failed` before anything is claimed.
 //!
 //! # What happens to a request
 //!
@@ -93,9 +99,11 @@
 //! | marked with [`DoNotStore`] | once it is whole | as `response-not-retained` |
 //! | `text/event-stream`, or marked with [`FollowedLive`] | as the handler makes it | as `response-not-retained` |
 //! | breaks off before the limit | as `operation-failed` | not at all: its retry runs |
+//! | without end, and not marked | never: mark it with [`FollowedLive`] | it is given up once another attempt has the key |
 //!
-//! When the server stops, call [`Idempotency::shutdown`](idem_runner::Idempotency::shutdown) after it: a graceful shutdown
-//! waits for connections, and not for the handlers of clients that have left.
+//! When the server is to stop, begin its graceful shutdown, call
+//! [`Idempotency::shutdown`](idem_runner::Idempotency::shutdown), and wait for the server a little longer: a server's own
+//! shutdown waits for connections, without a limit, and not for the handlers of clients that have left.
 //!
 //! # What tells a retry from a reused key
 //!
@@ -104,14 +112,19 @@
 //! bodies that hold a send time, and [`Builder::fingerprint_with`] for everything else. With axum, turn on the feature
 //! `axum`: without it a layer inside of nested routers sees only what they left of the path.
 //!
+//! A change of this rule on a service that runs makes true retries look like other requests:
+//! [`Builder::accept_fingerprints_of`] and [`Builder::accept_fingerprint_key`] accept what was made before it. Turning on the
+//! feature `axum` later, where routers nest, is such a change, and one that can't be accepted: do it while no retries are due.
+//!
 //! # What is stored
 //!
 //! Status, headers, body and trailers, in their order and byte for byte. Never stored, so that replays lack them:
 //!
 //! - framing and hop-by-hop headers, which the server makes anew for each response;
-//! - `Set-Cookie`, `WWW-Authenticate`, `Proxy-Authenticate`, `Authentication-Info`, `Proxy-Authentication-Info`;
-//! - `Date`, and correlation ids: `X-Request-Id`, `Request-Id`, `X-Correlation-Id`, `Correlation-Id`, `X-Trace-Id`,
-//!   `traceparent`, `tracestate`;
+//! - `Set-Cookie` and `Set-Cookie2`, `WWW-Authenticate`, `Proxy-Authenticate`, `Authentication-Info`,
+//!   `Proxy-Authentication-Info`;
+//! - `Date`, and what names a request or a trace: `X-Request-Id`, `X-Correlation-Id`, `traceparent`, `X-Amzn-Trace-Id`,
+//!   `CF-Ray` and the like, the same that can't hold keys;
 //! - rate limits: `RateLimit`, and all that begin with `RateLimit-`, `X-RateLimit-` or `X-Rate-Limit-`.
 //!
 //! `Cache-Control` and `Expires` are stored like any other header and mean nothing here: they are for caches, and a record is
@@ -126,7 +139,8 @@
 //! The first answer is the handler's own. A replay is the recorded one with `Idempotent-Replayed: true`. Everything else is a
 //! problem (RFC 9457) whose `code` is one of [`Code`]; a conflict of the domain that the handler answers with passes
 //! untouched. `Idempotency-Stored: false` on an answer means that it could not be recorded in time: that goes on in the
-//! background, and until it succeeds a retry is told `request-in-progress`.
+//! background, and until it succeeds a retry is told `request-in-progress`. An answer of a handler that
+//! [ran unprotected](idem_runner::OnUnavailable::RunUnprotected) has it too; it is never recorded, and a retry may run.
 //!
 //! | code | status | `Retry-After` |
 //! |---|---|---|
@@ -147,7 +161,8 @@
 //! # gRPC
 //!
 //! [`Builder::grpc`] sets a layer up for it: the key is the metadata `idempotency-key`, how a call ended is taken from its
-//! trailers, and problems are statuses of gRPC. `examples/tonic` in the repository shows it with tonic.
+//! trailers, and problems are statuses of gRPC. `examples/tonic` in the repository shows it with tonic. A layer for gRPC-Web
+//! belongs outside of this one.
 
 #[cfg(feature = "axum")]
 mod axum;

@@ -8,7 +8,7 @@ use idem_core::{Differences, StoreError, StoreErrorKind};
 use crate::{Body, KeyError, grpc};
 
 /// The problems that the layer answers with. The code is stable and part of the `type`, so that clients need not match
-/// on texts.
+/// on texts. It is in the extensions of such an answer, for layers outside of this one, such as metrics and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Code {
@@ -42,7 +42,7 @@ pub enum Code {
 
 impl Code {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: &'static [Self] = &[
         Self::KeyMissing,
         Self::KeyMalformed,
         Self::KeyTooLong,
@@ -189,6 +189,12 @@ impl Problem {
         Self::new(Code::ResponseNotRetained, detail)
     }
 
+    /// It was done, and its answer is there, but not for this instance of the service.
+    pub(crate) fn sealed() -> Self {
+        let detail = "the request was processed before, and its answer can't be read here; retry it with the same key";
+        Self::new(Code::StoreUnavailable, detail)
+    }
+
     pub(crate) fn store(error: &StoreError) -> Self {
         let problem = Self::new(Code::StoreUnavailable, "the request was not processed, because its key can't be kept");
         match error.kind() {
@@ -197,20 +203,31 @@ impl Problem {
         }
     }
 
-    #[cfg(feature = "axum")]
     pub(crate) fn commit_failed(error: &StoreError) -> Self {
         let detail = "the outcome of the request could not be stored; retry it with the same key";
         Self { detail: detail.into(), ..Self::store(error) }
     }
 
-    #[cfg(feature = "axum")]
-    pub(crate) fn no_attempt() -> Self {
+    pub(crate) fn set_up_wrongly() -> Self {
         Self::new(Code::OperationFailed, "the server is set up wrongly for this request; nothing was done")
     }
 
     pub(crate) fn shutting_down() -> Self {
         let detail = "the server is shutting down and did not process the request; retry it with the same key";
         Self::new(Code::ShuttingDown, detail).retry_after(1)
+    }
+
+    /// The keys of fingerprints are being changed: it may well be a retry.
+    pub(crate) fn incomparable() -> Self {
+        let detail = "whether this key was used for another request can't be told at the moment; send the request again \
+                      later with the same key, and not under a new one";
+        Self::new(Code::StoreUnavailable, detail)
+    }
+
+    /// Before anything was claimed.
+    pub(crate) fn not_begun() -> Self {
+        let detail = "the server failed before it began; nothing was done; retry it with the same key";
+        Self::new(Code::OperationFailed, detail)
     }
 
     pub(crate) fn operation_failed() -> Self {

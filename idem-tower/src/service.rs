@@ -3,25 +3,31 @@
 
 use std::{
     error::Error,
-    future::poll_fn,
+    future::{poll_fn, ready},
+    panic::{self, AssertUnwindSafe},
+    pin::pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header, request::Parts};
+use futures_util::{
+    FutureExt,
+    future::{Either, select},
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::LengthLimitError;
-use idem_core::{Body as Kept, NotRetained, Response as Recorded, Timestamp};
+use idem_core::{Body as Kept, Differences, NotRetained, OnLapse, Response as Recorded, Timestamp};
 use idem_runner::{Attempt, Outcome, Reply, Request as Claim};
 use tower_service::Service;
 
 use crate::{
     Anonymous, Body, ResponseFuture,
     body::{BoxError, Collected, collect},
-    config::Config,
+    config::{Config, Redact},
     fingerprint::anonymous_scope,
     grpc,
-    headers::{NOT_STORED, respond_in},
+    headers::{NOT_STORED, is_framing, respond_in},
     parse_key,
     problem::Problem,
 };
@@ -84,10 +90,17 @@ where
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture<S> {
         let inner = self.inner.clone();
-        if self.config.covers(&request) {
-            ResponseFuture::covered(Box::pin(answer(Arc::clone(&self.config), inner, request)))
-        } else {
-            ResponseFuture::passing(inner, request.map(Body::new))
+        match self.config.covers(&request) {
+            Covers::No => ResponseFuture::passing(inner, request.map(Body::new)),
+            Covers::Yes => ResponseFuture::covered(Box::pin(answer(Arc::clone(&self.config), inner, request))),
+            Covers::Instead => {
+                tracing::error!(
+                    "two idempotency layers of different set-ups stand around one handler, and only the outer one could \
+                     protect it; leave one away"
+                );
+                let refused = *self.config.problem(&Problem::set_up_wrongly());
+                ResponseFuture::covered(Box::pin(ready(Ok(refused))))
+            }
         }
     }
 }
@@ -103,9 +116,15 @@ where
     R::Error: Into<BoxError>,
 {
     let (parts, body) = request.into_parts();
-    let Prepared { claim, body } = match config.prepare(&parts, body).await {
-        Ok(prepared) => prepared,
-        Err(refused) => return Ok(*refused),
+    // A hook that panics harms no other request of the connection.
+    let prepared = AssertUnwindSafe(config.prepare(&parts, body)).catch_unwind().await;
+    let Prepared { claim, body } = match prepared {
+        Ok(Ok(prepared)) => prepared,
+        Ok(Err(refused)) => return Ok(*refused),
+        Err(_) => {
+            tracing::error!("a function that the layer was built with panicked before anything was claimed");
+            return Ok(*config.problem(&Problem::not_begun()));
+        }
     };
     let request = Request::from_parts(parts, body);
     let operation = {
@@ -116,23 +135,53 @@ where
     config.deliver(outcome)
 }
 
+/// In the extensions of a request: the layer that protects it.
+#[derive(Clone)]
+struct Outer(Arc<Config>);
+
+/// Whether a layer protects a request.
+enum Covers {
+    No,
+    Yes,
+    /// It would, if another layer did not.
+    Instead,
+}
+
+/// Why the handler gave no response that could be an outcome.
+enum Failure<E> {
+    /// The inner service's own error.
+    Inner(E),
+    /// What its client is told instead.
+    Problem(Problem),
+}
+
 /// What the runner runs: the handler, and the reading of its response.
 async fn operate<S, R>(
     config: Arc<Config>,
     mut inner: S,
     mut request: Request<Body>,
     attempt: Attempt,
-) -> Result<Given, S::Error>
+) -> Result<Given, Failure<S::Error>>
 where
     S: Service<Request<Body>, Response = Response<R>>,
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
     let method = request.method().clone();
-    request.extensions_mut().insert(attempt);
-    poll_fn(|cx| inner.poll_ready(cx)).await?;
-    let response = inner.call(request).await?;
-    Ok(config.read_response(method, response).await)
+    request.extensions_mut().insert(attempt.clone());
+    request.extensions_mut().insert(Outer(Arc::clone(&config)));
+    if let Err(error) = poll_fn(|cx| inner.poll_ready(cx)).await {
+        // A limiter that has no room, for instance: the handler was not called.
+        attempt.nothing_was_done();
+        return Err(Failure::Inner(error));
+    }
+    let response = inner.call(request).await.map_err(Failure::Inner)?;
+    // A body may have no end. Nobody waits for it once another attempt has the key.
+    let reading = pin!(config.read_response(&attempt, method, response));
+    match select(reading, pin!(attempt.superseded())).await {
+        Either::Left((given, _)) => given.map_err(Failure::Problem),
+        Either::Right(_) => Err(Failure::Problem(Problem::superseded())),
+    }
 }
 
 /// A request that may be claimed.
@@ -142,11 +191,19 @@ struct Prepared {
 }
 
 impl Config {
-    fn covers<B>(&self, request: &Request<B>) -> bool {
+    fn covers<B>(&self, request: &Request<B>) -> Covers {
         let has_key = || request.headers().contains_key(&self.header);
-        // Under two layers the outer one protects: the inner one would wait for it.
-        let is_protected = || request.extensions().get::<Attempt>().is_some();
-        self.methods.contains(request.method()) && (self.is_required || has_key()) && !is_protected()
+        if !self.methods.contains(request.method()) || !self.is_required && !has_key() {
+            return Covers::No;
+        }
+        match request.extensions().get::<Outer>() {
+            None => Covers::Yes,
+            // The outer one protects: the inner one would wait for it. It must not be one that promises something else.
+            Some(Outer(outer)) if outer.header == self.header && outer.idempotency.is_same(&self.idempotency) => {
+                Covers::No
+            }
+            Some(_) => Covers::Instead,
+        }
     }
 
     /// Everything that comes before the claim, in its order: principal, key, size, validation. A request that is refused
@@ -201,14 +258,18 @@ impl Config {
     }
 
     /// Reads the handler's response as far as it is stored.
-    async fn read_response<R>(&self, method: Method, response: Response<R>) -> Given
+    ///
+    /// # Errors
+    ///
+    /// The problem that its client gets instead, which is no outcome of the operation.
+    async fn read_response<R>(&self, attempt: &Attempt, method: Method, response: Response<R>) -> Result<Given, Problem>
     where
         R: http_body::Body<Data = Bytes> + Send + 'static,
         R::Error: Into<BoxError>,
     {
         let (mut parts, body) = response.into_parts();
         if let Some(problem) = parts.extensions.remove::<Problem>() {
-            return self.failed(&method, &problem);
+            return Err(problem);
         }
         let is_secret = parts.extensions.get::<DoNotStore>().is_some();
         let collected = match is_followed_live(&parts) {
@@ -224,7 +285,7 @@ impl Config {
             Err(error) => {
                 let error = error.into();
                 tracing::error!(%error, "the handler's response broke off");
-                return self.failed(&method, &Problem::operation_failed());
+                return Err(self.failure());
             }
         };
         let settles_as = self.settles_as(&parts, &kept, trailers.as_ref());
@@ -233,16 +294,44 @@ impl Config {
         } else {
             let whole = self.rules.record(&method, &parts, kept, trailers.as_ref());
             match &self.redact {
-                Some(redact) => redact(&parts, whole),
-                None => whole,
+                // What is in the handler's own transaction is as it is.
+                Some(redact) if !attempt.is_committing(&whole) => self.redacted(redact, &parts, whole),
+                _ => whole,
             }
         };
-        Given { recorded, settles_as, response: Response::from_parts(parts, body) }
+        Ok(Given { recorded, settles_as, response: Response::from_parts(parts, body) })
+    }
+
+    /// What `redact` leaves of a response. What it can't be trusted with is not kept: the operation was done, whatever the
+    /// function does.
+    fn redacted(&self, redact: &Redact, parts: &http::response::Parts, whole: Recorded) -> Recorded {
+        let redacted = panic::catch_unwind(AssertUnwindSafe(|| redact(parts, whole)));
+        let not_retained = |why| Recorded::new(parts.status.as_u16()).with_kept(Kept::NotRetained(why));
+        match redacted {
+            Ok(redacted) if StatusCode::from_u16(redacted.status()).is_err() => {
+                tracing::error!("the function given to redact made a status that HTTP does not have; nothing is kept");
+                not_retained(NotRetained::Secret)
+            }
+            Ok(redacted) => match redacted.body() {
+                Kept::Kept(data) if data.len() > self.max_response => not_retained(NotRetained::TooLarge),
+                _ => redacted,
+            },
+            Err(_) => {
+                tracing::error!("the function given to redact panicked; nothing of the response is kept");
+                not_retained(NotRetained::Secret)
+            }
+        }
     }
 
     /// The status by which the handler's response settles.
     fn settles_as(&self, parts: &http::response::Parts, kept: &Kept, trailers: Option<&HeaderMap>) -> u16 {
         let code = grpc::code_of(&parts.headers, trailers);
+        if self.style.is_grpc && code.is_none() && parts.status.is_success() && matches!(kept, Kept::Kept(_)) {
+            tracing::warn!(
+                "a whole answer under a layer for gRPC has no grpc-status, so that it counts as failed and a retry runs \
+                 again; other protocols, gRPC-Web among them, belong outside of this layer or under another one"
+            );
+        }
         match kept {
             _ if !self.style.is_grpc => parts.status.as_u16(),
             // How a call ends that is not read to its end is not known. It is not run again.
@@ -251,16 +340,7 @@ impl Config {
         }
     }
 
-    /// A problem in place of the handler's response. It settles by the status of the table, whatever status it is sent
-    /// with, so that changing how a failure looks does not make it final.
-    fn failed(&self, method: &Method, problem: &Problem) -> Given {
-        let (parts, body) = self.problem(problem).into_parts();
-        let recorded = self.rules.record(method, &parts, Kept::Kept(body.at_hand()), None);
-        let settles_as = problem.code().status().as_u16();
-        Given { recorded, settles_as, response: Response::from_parts(parts, body) }
-    }
-
-    fn deliver<E>(&self, outcome: Outcome<Given, E>) -> Result<Response<Body>, E> {
+    fn deliver<E>(&self, outcome: Outcome<Given, Failure<E>>) -> Result<Response<Body>, E> {
         let problem = match outcome {
             Outcome::Ran { reply, stored } => {
                 let mut response = reply.response;
@@ -270,11 +350,22 @@ impl Config {
                 }
                 return Ok(response);
             }
-            Outcome::Recorded(recorded) => return Ok(respond_in(&self.style, &recorded)),
-            Outcome::Failed(error) => return Err(error),
+            Outcome::Recorded(recorded) => {
+                return Ok(respond_in(&self.style, &recorded, |name| !is_framing(name)));
+            }
+            Outcome::Failed(Failure::Inner(error)) => return Err(error),
+            Outcome::Failed(Failure::Problem(problem)) => problem,
             Outcome::Replay { response: recorded, stored_at } => return Ok(self.replay(&recorded, stored_at)),
-            Outcome::Panicked | Outcome::RolledBack => Problem::operation_failed(),
+            Outcome::Panicked | Outcome::RolledBack => self.failure(),
+            Outcome::Unconfirmed(error) => Problem::commit_failed(&error),
             Outcome::Conflict { retry_after } => Problem::in_progress(retry_after),
+            Outcome::Reuse { differences: Differences::Incomparable } => {
+                tracing::error!(
+                    "a request can't be compared with the one that its key was used for: accept the key that its \
+                     fingerprint was made under (accept_fingerprint_key), everywhere before any instance uses it"
+                );
+                Problem::incomparable()
+            }
             Outcome::Reuse { differences } => Problem::reused(differences),
             Outcome::Unknown => Problem::outcome_unknown(),
             Outcome::Superseded => Problem::superseded(),
@@ -287,13 +378,28 @@ impl Config {
         Ok(*self.problem(&problem))
     }
 
-    fn replay(&self, recorded: &Recorded, stored_at: Timestamp) -> Response<Body> {
-        if !matches!(recorded.body(), Kept::Kept(_)) {
-            return *self.problem(&Problem::not_retained());
+    /// What a client is told whose operation failed and left nothing: under hold somebody has to look first.
+    fn failure(&self) -> Problem {
+        match self.idempotency.on_lapse() {
+            OnLapse::Hold => Problem::outcome_unknown(),
+            OnLapse::TakeOver => Problem::operation_failed(),
         }
-        let mut response = respond_in(&self.style, recorded);
+    }
+
+    fn replay(&self, recorded: &Recorded, stored_at: Timestamp) -> Response<Body> {
+        match recorded.body() {
+            Kept::Kept(_) => {}
+            Kept::Sealed { key_id, .. } => {
+                tracing::error!(
+                    key_id,
+                    "a recorded response is sealed, and this service does not open it (Builder::seal)"
+                );
+                return *self.problem(&Problem::sealed());
+            }
+            _ => return *self.problem(&Problem::not_retained()),
+        }
         // A handler that commits for itself records what it likes; what is never replayed is not replayed all the same.
-        self.rules.retain(response.headers_mut());
+        let mut response = respond_in(&self.style, recorded, |name| self.rules.allows(name));
         let marker = &self.rules.marker;
         response.headers_mut().insert(marker.clone(), HeaderValue::from_static("true"));
         self.expose(&mut response, marker);
@@ -303,6 +409,7 @@ impl Config {
 
     fn problem(&self, problem: &Problem) -> Box<Response<Body>> {
         let mut response = self.style.response(problem);
+        response.extensions_mut().insert(problem.code());
         if response.headers().contains_key(header::RETRY_AFTER) {
             self.expose(&mut response, &header::RETRY_AFTER);
         }

@@ -14,6 +14,7 @@ use idem_core::{
 
 use super::{Id, Model, step::Step};
 use crate::{
+    Harness,
     rng::Rng,
     world::{key, scope},
 };
@@ -46,14 +47,24 @@ pub(super) struct Chooser {
     /// Divides every duration, for stores that have to be waited for.
     haste: u32,
     can_reopen: bool,
+    /// What the store adds to the value of each checkpoint, in bytes.
+    checkpoint_overhead: usize,
     /// Every attempt that ever owned a record, oldest first.
     owners: Vec<Owner>,
     tokens: Vec<Token>,
 }
 
 impl Chooser {
-    pub(super) fn new(seed: u64, haste: u32, can_reopen: bool) -> Self {
-        Self { rng: Rng::from_seed(seed), ids: ids(), haste, can_reopen, owners: Vec::new(), tokens: Vec::new() }
+    pub(super) fn new(seed: u64, harness: &Harness) -> Self {
+        Self {
+            rng: Rng::from_seed(seed),
+            ids: ids(),
+            haste: if harness.waits() { 100 } else { 1 },
+            can_reopen: harness.is_durable(),
+            checkpoint_overhead: harness.added_to_checkpoints(),
+            owners: Vec::new(),
+            tokens: Vec::new(),
+        }
     }
 
     pub(super) fn ids(&self) -> &[Id] {
@@ -204,14 +215,21 @@ impl Chooser {
     fn checkpoint(&mut self, model: &Model, owner: &Owner) -> Checkpoint {
         let name = *self.rng.pick(&["charge", "mail", "ship", "a ✓ name"]);
         let id = (owner.scope().clone(), owner.key().clone());
-        let used = model.get(&id).map_or(0, |record| record.checkpoints.size());
+        let (used, kept) =
+            model.get(&id).map_or((0, 0), |record| (record.checkpoints.size(), record.checkpoints.iter().count()));
         let room = MAX_CHECKPOINT_BYTES.saturating_sub(used + name.len());
-        let length = match self.rng.below(8) {
-            0 => 0,
-            1 => room,
-            2..4 => room + 1,
-            4 => room / 2,
-            _ => 10,
+        // What a store that adds to each value has room for. One for which the machine has room and the store has not
+        // is never tried.
+        let added = (kept + 1) * self.checkpoint_overhead;
+        let length = match room.checked_sub(added) {
+            None => room + 1,
+            Some(room_left) => match self.rng.below(8) {
+                0 => 0,
+                1 => room_left,
+                2..4 => room + 1,
+                4 => room_left / 2,
+                _ => room_left.min(10),
+            },
         };
         Checkpoint::new(name, self.rng.bytes(length)).expect("the suite names checkpoints validly")
     }

@@ -97,7 +97,7 @@ impl<'a> Sequence<'a> {
     async fn new(harness: &'a Harness, seed: u64) -> Self {
         let world = World::new(harness).await;
         let handles = vec![Arc::clone(world.store()), world.open().await];
-        let chooser = Chooser::new(seed, if harness.waits() { 100 } else { 1 }, harness.is_durable());
+        let chooser = Chooser::new(seed, harness);
         let start = world.now().await;
         let (model, leftovers, past) = (Model::new(), BTreeSet::new(), VecDeque::new());
         Self { world, handles, chooser, model, leftovers, past, start }

@@ -7,18 +7,21 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::oneshot};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let file = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("orders.db"), PathBuf::from);
     let (app, idempotency) = orders_axum::app(&file)?;
     let listener = TcpListener::bind(("127.0.0.1", 8080)).await?;
-    let stop = async {
-        let _ = tokio::signal::ctrl_c().await;
-    };
-    axum::serve(listener, app).with_graceful_shutdown(stop).await?;
-    // What clients that have left had claimed is finished first.
-    idempotency.shutdown(Duration::from_secs(60)).await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = axum::serve(listener, app).with_graceful_shutdown(async {
+        let _ = stopped.await;
+    });
+    let serving = tokio::spawn(serving.into_future());
+    tokio::signal::ctrl_c().await?;
+    drop(stop); // no connection is accepted any more,
+    idempotency.shutdown(Duration::from_secs(60)).await; // what is claimed is finished, also for clients that have left,
+    let _ = tokio::time::timeout(Duration::from_secs(5), serving).await; // and the answers are written.
     Ok(())
 }

@@ -56,22 +56,53 @@ pub async fn pay(
             Ok(payment) => return Ok(payment),
             Err(status) => status,
         };
-        // No answer in time, a server that is away, or a first call that is still running. The outcome is not known, and
-        // it is safe to ask again under the same key.
-        let may_pass = matches!(
-            status.code(),
-            Code::Aborted
-                | Code::Cancelled
-                | Code::DeadlineExceeded
-                | Code::Unavailable
-                | Code::Unknown
-                | Code::Internal
-        );
-        if !may_pass || attempt == attempts {
+        if !may_pass(status.code()) || attempt == attempts {
             return Err(status);
         }
         attempt += 1;
-        let told = status.metadata().get("grpc-retry-pushback-ms").and_then(|told| told.to_str().ok()?.parse().ok());
-        tokio::time::sleep(Duration::from_millis(told.unwrap_or(100))).await;
+        let Some(pause) = pause_before_the_next(&status) else {
+            return Err(status);
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// No answer in time, a server that is away, or a first call that is still running. The outcome is not known, and it is
+/// safe to ask again under the same key.
+fn may_pass(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Aborted | Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Unknown | Code::Internal
+    )
+}
+
+/// What the server asked for, or a tenth of a second. None if it asked not to be called again, by a time that is none.
+fn pause_before_the_next(status: &Status) -> Option<Duration> {
+    let millis = match status.metadata().get("grpc-retry-pushback-ms") {
+        Some(told) => told.to_str().ok()?.parse().ok()?,
+        None => 100,
+    };
+    Some(Duration::from_millis(millis))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_says_nothing_of_the_outcome_is_called_again() {
+        let again: Vec<_> = (0..17).map(Code::from_i32).filter(|code| may_pass(*code)).collect();
+        let no_answer = [Code::Cancelled, Code::Unknown, Code::DeadlineExceeded];
+        assert_eq!(again, [no_answer, [Code::Aborted, Code::Internal, Code::Unavailable]].concat());
+    }
+
+    #[test]
+    fn the_next_call_waits_as_long_as_the_server_asks_for() {
+        let mut status = Status::aborted("a first call is still running");
+        assert_eq!(pause_before_the_next(&status), Some(Duration::from_millis(100)));
+        status.metadata_mut().insert("grpc-retry-pushback-ms", AsciiMetadataValue::from_static("3000"));
+        assert_eq!(pause_before_the_next(&status), Some(Duration::from_secs(3)));
+        status.metadata_mut().insert("grpc-retry-pushback-ms", AsciiMetadataValue::from_static("-1"));
+        assert_eq!(pause_before_the_next(&status), None, "it should not be called again");
     }
 }

@@ -4,7 +4,7 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use idem::Idempotency;
 use payments_tonic::{provider::Provider, service::serve};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::oneshot};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -28,11 +28,14 @@ async fn run() -> Result<(), Failure> {
     store.check().await?;
     let idempotency = Idempotency::builder(store).build()?;
     let listener = TcpListener::bind(&address).await?;
-    let stop = async {
-        let _ = tokio::signal::ctrl_c().await;
-    };
-    serve(listener, idempotency.clone(), Arc::new(Provider::default()), stop).await?;
-    // Calls whose clients have left may still be running.
-    idempotency.shutdown(Duration::from_secs(60)).await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = serve(listener, idempotency.clone(), Arc::new(Provider::default()), async {
+        let _ = stopped.await;
+    });
+    let serving = tokio::spawn(serving);
+    tokio::signal::ctrl_c().await?;
+    drop(stop); // no connection is accepted any more,
+    idempotency.shutdown(Duration::from_secs(60)).await; // what is claimed is finished, also for clients that have left,
+    let _ = tokio::time::timeout(Duration::from_secs(5), serving).await; // and the answers are written.
     Ok(())
 }

@@ -21,10 +21,10 @@ pub struct Provider {
 struct State {
     charges: HashMap<String, String>,
     calls: usize,
-    failures: usize,
+    lost_replies: usize,
 }
 
-/// The provider could not be reached.
+/// The provider could not be reached, or its reply was lost: whether it charged is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Away;
 
@@ -44,12 +44,15 @@ impl Provider {
         let _turn = self.at_once.acquire().await.map_err(|_| Away)?;
         let mut state = self.state();
         state.calls += 1;
-        if let Some(left) = state.failures.checked_sub(1) {
-            state.failures = left;
-            return Err(Away);
-        }
         let next = format!("ch_{}", state.charges.len() + 1);
-        Ok(state.charges.entry(downstream_key.to_owned()).or_insert(next).clone())
+        let charge = state.charges.entry(downstream_key.to_owned()).or_insert(next).clone();
+        match state.lost_replies.checked_sub(1) {
+            None => Ok(charge),
+            Some(left) => {
+                state.lost_replies = left;
+                Err(Away)
+            }
+        }
     }
 
     /// How often it was called, and how many charges it made.
@@ -58,9 +61,9 @@ impl Provider {
         (state.calls, state.charges.len())
     }
 
-    /// Fails the next calls.
+    /// Loses the replies to the next calls, which charge all the same.
     pub fn fail(&self, times: usize) {
-        self.state().failures = times;
+        self.state().lost_replies = times;
     }
 
     /// Lets no charge begin until [`Provider::resume`].

@@ -179,6 +179,7 @@ async fn the_status_of_the_handler_decides_what_a_retry_gets() {
     assert_eq!(world.pay(&intent("k-3", 1, "c")).await.unwrap_err().code(), Code::Unavailable);
     assert_eq!(world.pay(&intent("k-3", 1, "c")).await.unwrap().get_ref().attempt, 2);
     assert!(is_replay(world.pay(&intent("k-3", 1, "c")).await.unwrap().metadata()));
+    assert_eq!(world.provider.totals(), (3, 2), "the second attempt found the charge of the first");
 }
 
 // case 116
@@ -192,6 +193,22 @@ async fn a_client_that_keeps_key_and_message_of_its_intent_pays_once_whatever_ha
     world.provider.fail(2);
     let failed = client::pay(&mut world.client.clone(), TENANT, &intent("k-2", 1, "c"), 2, DEADLINE).await;
     assert_eq!(failed.unwrap_err().code(), Code::Unavailable, "it gives up after the attempts that it may make");
+}
+
+#[tokio::test]
+async fn a_client_waits_for_each_answer_as_long_as_its_deadline_and_calls_again() {
+    let world = World::new().await;
+    world.provider.pause();
+    let order = intent("k-1", 1, "c");
+    let mut client = world.client.clone();
+    let hasty = client::pay(&mut client, TENANT, &order, 1, Duration::from_millis(50));
+    let given_up = tokio::time::timeout(DEADLINE, hasty).await.unwrap().unwrap_err();
+    assert!(matches!(given_up.code(), Code::Cancelled | Code::DeadlineExceeded), "{given_up:?}");
+    world.provider.resume();
+    until(|| world.idempotency.counters().completed == 1).await;
+    let paid = client::pay(&mut world.client.clone(), TENANT, &order, 1, DEADLINE).await.unwrap();
+    assert!(is_replay(paid.metadata()));
+    assert_eq!(world.provider.totals(), (1, 1));
 }
 
 // case 047

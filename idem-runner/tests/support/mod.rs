@@ -32,7 +32,7 @@ pub(crate) enum Fault {
     Hangs,
     /// It is done only after this long.
     Delayed(Duration),
-    /// It is done, and its answer takes this long.
+    /// It is done at once, and its answer comes after this long.
     Late(Duration),
     /// It panics, and nothing was done.
     Panics,

@@ -9,6 +9,7 @@ use std::{
 };
 
 use http_body::Body as _;
+use http_body_util::Full;
 
 use super::*;
 
@@ -95,6 +96,31 @@ async fn bytes_have_a_known_length_and_bytes_with_trailers_have_none() {
 }
 
 #[test]
+fn a_stream_tells_its_length_and_its_end_and_what_was_read_of_it_counts() {
+    let full = || Full::new(Bytes::from_static(b"567"));
+    assert_eq!(Body::new(full()).size_hint().exact(), Some(3));
+    let begun = Body { data: Some(Bytes::from_static(b"1234")), ..Body::new(full()) };
+    assert_eq!((begun.size_hint().exact(), begun.is_end_stream()), (Some(7), false));
+    assert!(Body::new(Full::new(Bytes::new())).is_end_stream());
+    assert_eq!(Body::new(frames(&["a"])).size_hint().exact(), None);
+}
+
+#[tokio::test]
+async fn trailers_in_two_frames_are_all_kept() {
+    let more = HeaderMap::from_iter([(http::HeaderName::from_static("checksum"), http::HeaderValue::from_static("9"))]);
+    let mut body = frames(&["one"]);
+    body.frames.extend([Ok(Frame::trailers(trailers())), Ok(Frame::trailers(more))]);
+    let Ok(Collected::Whole { trailers: Some(kept), .. }) = collect(body, 3).await else { panic!("not whole") };
+    assert_eq!(
+        (&kept["grpc-status"], &kept["checksum"], kept.len()),
+        (&"0".parse().unwrap(), &"9".parse().unwrap(), 2)
+    );
+}
+
+#[test]
 fn debug_shows_sizes_only() {
     assert_eq!(format!("{:?}", Body::from("secret")), "Body(6 bytes at hand)");
+    let with_trailers = Body::buffered(Bytes::from_static(b"secret"), Some(trailers()));
+    assert_eq!(format!("{with_trailers:?}"), "Body(6 bytes at hand, and trailers)");
+    assert_eq!(format!("{:?}", Body::new(frames(&["secret"]))), "Body(0 bytes at hand, and a stream)");
 }

@@ -3,11 +3,16 @@
 use http::{HeaderName, StatusCode};
 use idem_core::FingerprintKey;
 
-use crate::{ConfigError, fingerprint::Fingerprints, headers::is_framing, problem::ProblemStyle};
+use crate::{
+    ConfigError,
+    fingerprint::Fingerprints,
+    headers::{NOT_STORED, is_correlation_id, is_framing, is_passing},
+    problem::ProblemStyle,
+};
 
 pub(super) fn key_header(name: &str) -> Result<HeaderName, ConfigError> {
     let header = header_name("header", name)?;
-    if is_correlation_id(header.as_str()) {
+    if is_correlation_id(header.as_str()) || matches!(header.as_str(), "x-session-id" | "session-id") {
         return Err(ConfigError::CorrelationHeader { name: header.as_str().into() });
     }
     if is_taken(header.as_str()) || is_framing(&header) {
@@ -16,52 +21,16 @@ pub(super) fn key_header(name: &str) -> Result<HeaderName, ConfigError> {
     Ok(header)
 }
 
-pub(super) fn header_name(setting: &'static str, name: &str) -> Result<HeaderName, ConfigError> {
-    HeaderName::try_from(name).map_err(|_| ConfigError::HeaderName { setting, name: name.into() })
+pub(super) fn replay_header(name: &str) -> Result<HeaderName, ConfigError> {
+    let marker = header_name("replay_header", name)?;
+    if is_taken_in_responses(marker.as_str()) || marker == NOT_STORED || is_framing(&marker) || is_passing(&marker) {
+        return Err(ConfigError::ReservedHeader { setting: "replay_header", name: name.into() });
+    }
+    Ok(marker)
 }
 
-/// Headers that name a request, a trace or a session. They are listed and not guessed by their endings: some products'
-/// keys are called `…-Request-Id`.
-fn is_correlation_id(name: &str) -> bool {
-    matches!(
-        name,
-        "x-request-id"
-            | "x-requestid"
-            | "request-id"
-            | "x-correlation-id"
-            | "x-correlationid"
-            | "correlation-id"
-            | "x-trace-id"
-            | "x-traceid"
-            | "trace-id"
-            | "x-session-id"
-            | "session-id"
-            | "client-request-id"
-            | "traceparent"
-            | "tracestate"
-            | "baggage"
-            | "b3"
-            | "uber-trace-id"
-            | "sentry-trace"
-            | "elastic-apm-traceparent"
-            | "x-ot-span-context"
-            | "x-client-trace-id"
-            | "x-cloud-trace-context"
-            | "x-datadog-trace-id"
-            | "x-datadog-parent-id"
-            | "x-amzn-trace-id"
-            | "x-amzn-requestid"
-            | "x-amzn-request-id"
-            | "x-amz-request-id"
-            | "x-amz-cf-id"
-            | "x-ms-request-id"
-            | "x-ms-client-request-id"
-            | "x-ms-correlation-request-id"
-            | "x-github-request-id"
-            | "x-vercel-id"
-            | "fly-request-id"
-            | "cf-ray"
-    ) || name.starts_with("x-b3-")
+pub(super) fn header_name(setting: &'static str, name: &str) -> Result<HeaderName, ConfigError> {
+    HeaderName::try_from(name).map_err(|_| ConfigError::HeaderName { setting, name: name.into() })
 }
 
 /// Headers that every request has, or that mean something else.
@@ -86,6 +55,26 @@ fn is_taken(name: &str) -> bool {
     ) || ["accept-", "access-control-", "content-", "if-", "proxy-", "sec-", "x-forwarded-"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
+}
+
+/// Headers that tell clients what an answer is, and where it is.
+fn is_taken_in_responses(name: &str) -> bool {
+    matches!(
+        name,
+        "age"
+            | "allow"
+            | "cache-control"
+            | "etag"
+            | "expires"
+            | "grpc-status"
+            | "last-modified"
+            | "link"
+            | "location"
+            | "retry-after"
+            | "server"
+            | "trailer"
+            | "vary"
+    ) || ["access-control-", "content-"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 pub(super) fn check_style(style: &ProblemStyle) -> Result<(), ConfigError> {

@@ -34,6 +34,12 @@ pub enum ConfigError {
         /// The name.
         name: String,
     },
+    /// A header that is to be stored and not to be stored.
+    #[error("store and never_store both name the header {name}; remove one")]
+    StoredAndNot {
+        /// The name.
+        name: String,
+    },
     /// A limit of zero bytes.
     #[error("{setting}: it is zero and must be more")]
     Zero {
@@ -69,11 +75,11 @@ pub enum ConfigError {
         /// The id; empty for unkeyed.
         id: String,
     },
-    /// Anonymous scopes are made of the fingerprint, so records under older keys would never be found, and their
+    /// Anonymous scopes are made of the fingerprint, so records under older keys or rules would never be found, and their
     /// retries would run again.
     #[error(
-        "anonymous: BindToFingerprint finds no records of older fingerprint keys; do not accept any here, or refuse \
-         anonymous requests"
+        "anonymous: BindToFingerprint finds no records of older fingerprint keys or rules; do not accept any here, or \
+         refuse anonymous requests"
     )]
     AnonymousWithOlderKeys,
 }

@@ -40,11 +40,17 @@ fn parameters_of_every_type_are_ignored_and_broken_ones_are_refused() {
         "a=999999999999999",
         "a=tok:en/*",
         "a=*t",
+        "a=123456789012.125",
+        "a=Tok!#$%&'*+-.^_`|~:/0",
         "a=\"q\\\"\"",
         "a=:aGk=:",
+        "a=:+/0Z:",
         "a=?1",
+        "a=?0",
         "a=@1659578233",
+        "a=@-1",
         "a=%\"f%c3%bc\"",
+        "a=%\"a b%4a~\"",
     ] {
         assert_eq!(one(&format!("\"k\";{good}"), Mode::Strict), Ok("k".into()), "{good}");
     }
@@ -66,7 +72,21 @@ fn parameters_of_every_type_are_ignored_and_broken_ones_are_refused() {
         "a=@",
         "a=%\"f%C3\"",
         "a=%\"%ff\"",
+        "a=%\"%4A\"",
+        "a=%\"%4g\"",
+        "a=%\"é\"",
+        "a=%\"a\tb\"",
         "a=%x",
+        "a=%xa\"",
+        "a=tok,en",
+        "a=:a-_:",
+        "a=\"q\\n\"",
+        "a=\"a\tb\"",
+        "a=\"a\u{7f}\"",
+        "a=\"é\"",
+        "\ta",
+        "_a",
+        "aB",
         "a =1",
         "a= 1",
         "a,b",
@@ -84,6 +104,16 @@ fn a_key_that_is_too_long_is_told_its_length_in_bytes() {
         KeyError::TooLong { bytes: 256 }.to_string(),
         "is too long: it names a key of 256 bytes, and the limit is 255"
     );
+}
+
+#[test]
+fn in_a_quoted_key_only_quote_and_backslash_are_escaped_and_only_spaces_are_around_it() {
+    assert_eq!(one(r#"  "a\\b\"c ~" "#, Mode::Strict), Ok(r#"a\b"c ~"#.into()));
+    for bad in [r#""a\nb""#, r#""a\/b""#, "\"a\\", "\t\"a\"", "\"a\"\t", "\"a\" ;b", "\"a\" \"b\""] {
+        for mode in [Mode::Strict, Mode::Lenient] {
+            assert!(matches!(one(bad, mode), Err(KeyError::Malformed { .. })), "{bad}");
+        }
+    }
 }
 
 // case 113

@@ -29,14 +29,24 @@ fn what_was_right_for_the_first_exchange_only_is_not_recorded() {
         "Set-Cookie",
         "WWW-Authenticate",
         "Proxy-Authenticate",
+        "Proxy-Authentication-Info",
         "Authentication-Info",
+        "Set-Cookie2",
         "Date",
         "Connection",
         "Keep-Alive",
+        "Proxy-Connection",
+        "TE",
         "Transfer-Encoding",
         "Content-Length",
         "Upgrade",
         "X-Request-Id",
+        "Request-Id",
+        "X-Correlation-Id",
+        "Correlation-Id",
+        "X-Trace-Id",
+        "traceparent",
+        "tracestate",
         "RateLimit",
         "RateLimit-Remaining",
         "X-RateLimit-Remaining-Tokens",
@@ -55,19 +65,38 @@ fn what_was_right_for_the_first_exchange_only_is_not_recorded() {
 
 #[test]
 fn headers_that_the_connection_header_names_are_hop_by_hop_too() {
-    let parts = response(200, &[("connection", b"close, X-Hop"), ("x-hop", b"1"), ("x-end", b"1")]);
+    let connection: [(&str, &[u8]); 2] = [("connection", b"close, X-Hop"), ("connection", b"x-second\t,x-third")];
+    let others: [(&str, &[u8]); 4] = [("x-hop", b"1"), ("x-end", b"1"), ("x-second", b"1"), ("x-third", b"1")];
+    let parts = response(200, &[&connection[..], &others[..]].concat());
     assert_eq!(names(&post(&HeaderRules::default(), &parts)), ["x-end"]);
 }
 
 #[test]
 fn the_list_can_be_changed_but_not_for_framing() {
     let rules = HeaderRules {
-        added: vec![header::LOCATION],
-        kept: vec![header::DATE, header::TRANSFER_ENCODING],
+        added: vec![header::LOCATION, header::SET_COOKIE],
+        kept: vec![header::DATE, header::TRANSFER_ENCODING, header::SET_COOKIE],
         ..HeaderRules::default()
     };
     let parts = response(200, &[("location", b"/"), ("date", b"today"), ("transfer-encoding", b"chunked")]);
     assert_eq!(names(&post(&rules, &parts)), ["date"]);
+    // What is on both lists is not recorded: the careful one counts.
+    assert_eq!(names(&post(&rules, &response(200, &[("set-cookie", b"a=1")]))), [""; 0]);
+}
+
+#[test]
+fn a_mark_of_another_name_is_not_recorded_and_the_usual_one_is_then_a_header_like_any_other() {
+    let rules = HeaderRules { marker: HeaderName::from_static("x-replayed"), ..HeaderRules::default() };
+    let parts = response(200, &[("x-replayed", b"true"), ("idempotent-replayed", b"true")]);
+    assert_eq!(names(&post(&rules, &parts)), ["idempotent-replayed"]);
+}
+
+// case 095
+#[test]
+fn what_a_handler_records_for_its_own_transaction_has_no_framing_and_its_status() {
+    let response = Response::builder().status(201).header("content-length", "4").header("etag", "\"1\"");
+    let recorded = record(&response.body(Bytes::from_static(b"paid")).unwrap());
+    assert_eq!(recorded, Recorded::new(201).with_header("etag", "\"1\"").with_body("paid"));
 }
 
 // case 095
@@ -102,7 +131,7 @@ async fn a_response_comes_back_with_its_status_headers_bytes_and_trailers_in_ord
 
 #[test]
 fn a_status_without_a_body_gets_none() {
-    for status in [204, 304] {
+    for status in [100, 103, 204, 304] {
         let again = respond(&Recorded::new(status).with_body("stray"));
         assert!(again.body().is_end_stream(), "{status}");
     }
@@ -119,6 +148,24 @@ fn a_response_that_was_not_kept_is_never_an_empty_success() {
     }
     let sealed = Kept::Sealed { key_id: "k".into(), bytes: Bytes::from_static(b"x") };
     assert_eq!(respond(&Recorded::new(201).with_kept(sealed)).status(), 409);
+}
+
+// case 095
+#[tokio::test]
+async fn framing_that_was_recorded_by_other_means_is_not_sent() {
+    let by_hand = Recorded::new(200)
+        .with_header("content-length", "2")
+        .with_header("transfer-encoding", "chunked")
+        .with_header("connection", "close")
+        .with_header("set-cookie", "a=1")
+        .with_trailer("content-length", "2")
+        .with_body("paid");
+    let sent = respond(&by_hand);
+    assert_eq!(sent.headers().keys().collect::<Vec<_>>(), ["set-cookie"]);
+    assert_eq!(sent.body().size_hint().exact(), Some(4));
+    assert_eq!(sent.into_body().collect().await.unwrap().trailers(), None);
+    // Beside no body it may be the length of what GET would send.
+    assert_eq!(respond(&Recorded::new(200).with_header("content-length", "42")).headers()["content-length"], "42");
 }
 
 #[test]

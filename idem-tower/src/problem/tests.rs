@@ -37,7 +37,7 @@ fn each_row_of_the_table_is_told_apart_by_code_and_status_and_only_some_say_when
         (Problem::shutting_down(), "shutting-down", 503, Some("1")),
         (Problem::operation_failed(), "operation-failed", 500, None),
     ];
-    for code in Code::ALL {
+    for &code in Code::ALL {
         assert!(table.iter().any(|(problem, ..)| problem.code == code), "{code:?} has no row");
     }
     let style = ProblemStyle::default();
@@ -54,6 +54,40 @@ fn each_row_of_the_table_is_told_apart_by_code_and_status_and_only_some_say_when
         assert_eq!(json["title"], problem.code.title());
         assert_eq!(json["detail"], problem.detail);
         assert!(!json.to_string().contains("password"), "{json}");
+    }
+}
+
+// case 118
+#[test]
+fn every_detail_says_whether_the_request_was_processed_or_what_to_send_next() {
+    let unavailable = store_error(StoreErrorKind::Unavailable);
+    let malformed = KeyError::Malformed { problem: "it is empty" };
+    let same_key = "retry it with the same key";
+    for (problem, said) in [
+        (Problem::key("x-key", KeyError::Missing), "the header x-key is missing; send a key that is unique"),
+        (Problem::key("x-key", malformed), "the header x-key is malformed: it is empty"),
+        (Problem::principal_missing(), "this request has none"),
+        (Problem::request_too_large(7), "may have 7 bytes at most"),
+        (Problem::request_incomplete(), "nothing was done"),
+        (Problem::reused(Differences::Incomparable), "use a new key for this one"),
+        (Problem::incomparable(), "send the request again later with the same key, and not under a new one"),
+        (Problem::not_begun(), "nothing was done; retry it with the same key"),
+        (Problem::in_progress(Duration::ZERO), same_key),
+        (Problem::superseded(), "retry with the same key"),
+        (Problem::outcome_unknown(), "do not send it under a new key"),
+        (Problem::not_retained(), "was done once and will not be done again"),
+        (Problem::store(&unavailable), "was not processed"),
+        (Problem::shutting_down(), "did not process the request; retry it with the same key"),
+        (Problem::operation_failed(), same_key),
+    ] {
+        assert!(problem.detail.contains(said), "{}", problem.detail);
+    }
+    #[cfg(feature = "axum")]
+    {
+        // The handler ran, so that nobody may take it for a request that was not processed.
+        let failed = Problem::commit_failed(&unavailable).detail;
+        assert!(failed.contains(same_key) && !failed.contains("not processed"), "{failed}");
+        assert!(Problem::set_up_wrongly().detail.ends_with("nothing was done"));
     }
 }
 
@@ -89,6 +123,14 @@ fn a_reused_key_is_told_which_parts_differ_with_their_lengths_and_nothing_of_wha
          new key for this one"
     );
     assert!(!json.to_string().contains("secret"));
+}
+
+#[test]
+fn names_of_parts_are_written_as_json_whatever_they_are() {
+    let fingerprint = |body: &str| Fingerprint::builder().part("the \"order\"", body).build().unwrap();
+    let problem = Problem::reused(fingerprint("1").differences(&fingerprint("2")));
+    let json = json_of(&ProblemStyle::default(), &problem);
+    assert_eq!(json["differences"][0]["part"], "the \"order\"");
 }
 
 // case 110

@@ -16,7 +16,7 @@ use idem_core::{
 use idem_runner::{Attempt, Seal, SealError, Sealed};
 use idem_tower::{CommitProblem, CurrentAttempt, DoNotStore, record, respond};
 
-use crate::support::{Count, Faulty, Gate, Setup, post, request, within, without};
+use crate::support::{Answer, Count, Faulty, Gate, Server, Setup, post, request, within, without};
 
 /// What a transaction of an SQL store does, without a transaction: completes the record.
 struct InTransaction(Arc<Faulty>);
@@ -100,6 +100,53 @@ async fn what_is_never_replayed_is_not_replayed_when_a_handler_recorded_it_itsel
     assert!(again.is_replay());
     assert_eq!((again.header("set-cookie"), again.header("connection")), (None, None));
     assert_eq!((again.header("etag"), again.text()), (Some("\"1\""), "paid"));
+}
+
+// case 095
+#[tokio::test]
+async fn framing_that_a_handler_recorded_itself_is_neither_sent_nor_replayed() {
+    let setup = Setup::new();
+    let store = setup.store.clone();
+    let app = setup.app(on_post(move |attempt: CurrentAttempt| async move {
+        // As it comes from a provider whose answer was compressed.
+        let by_hand = Recorded::new(201)
+            .with_header("content-length", "2")
+            .with_header("transfer-encoding", "chunked")
+            .with_header("etag", "\"1\"")
+            .with_body("paid");
+        Ok::<_, CommitProblem>(respond(&attempt.commit(InTransaction(store), by_hand).await?))
+    }));
+    let server = Server::of(app).await;
+    let client = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new())
+        .build_http::<axum::body::Body>();
+    for is_replay in [false, true] {
+        let mut request = post("k", "{}");
+        *request.uri_mut() = format!("http://{}/", server.address).parse().unwrap();
+        let answer = Answer::of(within(client.request(request)).await.unwrap()).await;
+        assert_eq!((answer.text(), answer.is_replay(), answer.header("etag")), ("paid", is_replay, Some("\"1\"")));
+        assert_eq!((answer.header("content-length"), answer.header("transfer-encoding")), (Some("4"), None));
+    }
+}
+
+// case 092
+#[tokio::test]
+async fn a_trailer_that_is_never_replayed_is_not_replayed_when_a_handler_recorded_it_itself_either() {
+    let setup = Setup::new();
+    let store = setup.store.clone();
+    let app = setup.app(on_post(move |attempt: CurrentAttempt| async move {
+        let by_hand = Recorded::new(201)
+            .with_body("paid")
+            .with_trailer("checksum", "9")
+            .with_trailer("content-length", "9")
+            .with_trailer("set-cookie", "session=1");
+        Ok::<_, CommitProblem>(respond(&attempt.commit(InTransaction(store), by_hand).await?))
+    }));
+    for (is_replay, names) in [(false, &["checksum", "set-cookie"][..]), (true, &["checksum"])] {
+        let answer = app.send(post("k", "{}")).await;
+        assert_eq!(answer.is_replay(), is_replay);
+        let sent: Vec<_> = answer.trailers.iter().flat_map(|trailers| trailers.keys()).collect();
+        assert_eq!(sent, names);
+    }
 }
 
 // case 036
@@ -227,8 +274,52 @@ async fn a_commit_that_failed_is_written_in_the_layers_style_says_nothing_of_the
     let problem = failed.problem("store-unavailable");
     assert_eq!(problem["type"], "https://errors.example/store-unavailable");
     assert!(!problem.to_string().contains("db.internal"), "{problem}");
+    // The handler ran: nobody may take it for a request that was not processed.
+    assert!(
+        problem["detail"].as_str().unwrap().contains("the outcome of the request could not be stored"),
+        "{problem}"
+    );
     let second = app.send(post("k", "{}")).await;
     assert_eq!((second.status, second.text(), count.now()), (201, "paid", 2));
+}
+
+#[tokio::test]
+async fn a_handler_that_answers_with_what_was_not_committed_has_failed_and_its_retry_runs() {
+    let (setup, count) = (Setup::new(), Count::default());
+    let (store, runs) = (setup.store.clone(), count.clone());
+    let handler = move |attempt: CurrentAttempt| async move {
+        let run = runs.up();
+        store.completions_fail(run == 1);
+        let paid = Recorded::new(201).with_body(format!("paid in run {run}"));
+        let _ = attempt.commit(InTransaction(store), paid.clone()).await;
+        respond(&paid)
+    };
+    let app = setup.app(on_post(handler));
+    let failed = app.send(post("k", "{}")).await;
+    assert_eq!((failed.status, failed.header("retry-after")), (500, None));
+    failed.problem("operation-failed");
+    let second = app.send(post("k", "{}")).await;
+    assert_eq!((second.status, second.text(), second.is_replay()), (201, "paid in run 2", false));
+}
+
+#[tokio::test]
+async fn what_was_committed_without_its_body_is_answered_for_in_the_layers_style() {
+    let setup = Setup::new();
+    let store = setup.store.clone();
+    let layer = setup.layer().problem_base("https://errors.example/");
+    let app = setup.app_under(
+        layer,
+        on_post(move |attempt: CurrentAttempt| async move {
+            let nothing = Kept::NotRetained(NotRetained::TooLarge);
+            attempt.commit(InTransaction(store), Recorded::new(201).with_kept(nothing)).await?;
+            Ok::<_, CommitProblem>((StatusCode::BAD_GATEWAY, "failed after the commit"))
+        }),
+    );
+    for _ in 0..2 {
+        let answer = app.send(post("k", "{}")).await;
+        let problem = answer.problem("response-not-retained");
+        assert_eq!(problem["type"], "https://errors.example/response-not-retained");
+    }
 }
 
 #[tokio::test]
@@ -241,7 +332,8 @@ async fn a_handler_that_needs_an_attempt_and_has_none_is_not_run() {
     let bare = axum::Router::new().route("/", on_post(|_: CurrentAttempt| async {}));
     let answer = crate::support::App(bare).send(post("k", "{}")).await;
     assert_eq!(answer.status, 500);
-    answer.problem("operation-failed");
+    let problem = answer.problem("operation-failed");
+    assert!(problem["detail"].as_str().unwrap().contains("set up wrongly"), "a retry does not help: {problem}");
     assert_eq!(app.send(request("PUT", "/", "k", "")).await.text(), "false");
     assert_eq!(app.send(post("k", "{}")).await.text(), "1");
     let optional = setup.app_under(
@@ -269,4 +361,9 @@ fn a_commit_error_keeps_its_words_for_logs() {
     assert!(problem.to_string().contains("page 9 is damaged"));
     let response: Response = problem.into_response();
     assert_eq!((response.status(), response.headers().get("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, None));
+    let superseded: Response = CommitProblem::from(CommitError::Superseded).into_response();
+    assert_eq!(
+        (superseded.status(), &superseded.headers()["retry-after"]),
+        (StatusCode::CONFLICT, &"1".parse().unwrap())
+    );
 }

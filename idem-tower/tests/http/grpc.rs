@@ -1,7 +1,8 @@
 //! Calls of gRPC: trailers say how they ended, and problems are statuses. `examples/tonic` is tested with tonic.
 
-use axum::{body::Body, response::IntoResponse, response::Response, routing::post as on_post};
+use axum::{Extension, body::Body, response::IntoResponse, response::Response, routing::post as on_post};
 use http::HeaderMap;
+use idem_tower::FollowedLive;
 
 use crate::support::{Answer, App, Chunks, Count, Server, Setup, post, with, within, without};
 
@@ -97,6 +98,30 @@ async fn a_call_whose_answer_is_too_large_is_done_goes_out_whole_and_is_not_run_
     let again = app.send(call("k")).await;
     assert_eq!((again.status, again.header("grpc-status")), (200, Some("6")));
     assert_eq!(count.now(), 1);
+}
+
+#[tokio::test]
+async fn a_stream_that_begins_with_its_code_is_judged_by_it_though_it_is_not_read() {
+    let (setup, count) = (Setup::new(), Count::default());
+    let runs = count.clone();
+    let handler = move || async move {
+        let code = if runs.up() == 1 { "14" } else { "0" };
+        (Extension(FollowedLive), [("grpc-status", code)], Body::empty())
+    };
+    let app = setup.app_under(setup.layer().grpc(), on_post(handler));
+    for (code, runs) in [("14", 1), ("0", 2), ("6", 2)] {
+        assert_eq!(app.send(call("k")).await.header("grpc-status"), Some(code));
+        assert_eq!(count.now(), runs, "UNAVAILABLE is released, OK is final");
+    }
+}
+
+#[tokio::test]
+async fn where_calls_are_not_grpc_its_code_is_a_header_like_any_other() {
+    let setup = Setup::new();
+    let app = setup.app(on_post(|| async { (http::StatusCode::CREATED, [("grpc-status", "14")], "done") }));
+    app.send(post("k", "{}")).await;
+    let again = app.send(post("k", "{}")).await;
+    assert_eq!((again.status, again.is_replay(), again.header("grpc-status")), (201, true, Some("14")));
 }
 
 #[tokio::test]

@@ -69,6 +69,19 @@ async fn the_methods_and_the_header_can_be_chosen() {
     assert_eq!(app.send(request("POST", "/", "k", "")).await.text(), "2");
 }
 
+#[tokio::test]
+async fn where_a_key_is_optional_it_is_the_chosen_header_that_makes_a_request_covered() {
+    let (setup, count) = (Setup::new(), Count::default());
+    let app = setup.app_under(setup.layer().optional().header("X-Idempotency-Key"), on_post(counting!(count)));
+    let chosen = || with(without(post("k", ""), "idempotency-key"), "x-idempotency-key", "k");
+    assert_eq!(app.send(chosen()).await.text(), "1");
+    assert!(app.send(chosen()).await.is_replay());
+    for run in ["2", "3"] {
+        assert_eq!(app.send(post("k", "")).await.text(), run, "the header that it is by default means nothing here");
+    }
+    assert_eq!(setup.records.record_count(), 1);
+}
+
 // case 107
 #[tokio::test]
 async fn several_keys_are_refused_and_never_joined_into_one() {

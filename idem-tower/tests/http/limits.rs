@@ -1,6 +1,6 @@
 //! Bodies are bounded both ways.
 
-use axum::{body::Body, response::Response, routing::post as on_post};
+use axum::{body::Body, extract::DefaultBodyLimit, response::Response, routing::post as on_post};
 use bytes::Bytes;
 use http_body_util::Limited;
 use idem_core::{Body as Kept, NotRetained, State};
@@ -36,6 +36,25 @@ async fn a_request_over_the_limit_is_refused_after_one_frame_too_many_and_nothin
     }
     assert_eq!((count.now(), setup.records.record_count()), (0, 0));
     assert_eq!(app.send(post("k-0", "0123456789")).await.text(), "1 after 10 bytes");
+}
+
+// cases 125, 126
+#[tokio::test]
+async fn unless_another_limit_is_chosen_it_is_a_mebibyte_each_way() {
+    let mebibyte = 1024 * 1024;
+    assert_eq!(idem_tower::DEFAULT_MAX_BYTES, mebibyte);
+    let setup = Setup::new();
+    let app = setup.app(on_post(|body: Bytes| async move { body }).layer(DefaultBodyLimit::disable()));
+    let body = vec![b'a'; mebibyte];
+    for is_replay in [false, true] {
+        let answer = app.send(post("k", body.clone())).await;
+        assert_eq!((answer.status, answer.body.len(), answer.is_replay()), (200, mebibyte, is_replay));
+    }
+    app.send(post("k-2", [&body[..], b"a"].concat())).await.problem("request-too-large");
+
+    let app = setup.app(on_post(move || async move { vec![b'a'; mebibyte + 1] }));
+    assert_eq!(app.send(post("k-3", "")).await.body.len(), mebibyte + 1);
+    app.send(post("k-3", "")).await.problem("response-not-retained");
 }
 
 // case 126

@@ -6,6 +6,8 @@ mod cancellation;
 #[cfg(feature = "axum")]
 mod commit;
 mod grpc;
+#[cfg(feature = "axum")]
+mod hooks;
 mod keys;
 mod limits;
 mod outcomes;

@@ -12,7 +12,7 @@ use axum::{
 use http::StatusCode;
 use idem_core::{OnLapse, State, StoreErrorKind};
 use idem_memory::MemoryStore;
-use idem_runner::{Attempt, Idempotency, OnConflict, OnUnavailable, Sweep};
+use idem_runner::{Attempt, Idempotency, OnConflict, OnUnavailable, SettlePolicy, Sweep};
 use idem_tower::{Code, IdempotencyLayer};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -166,8 +166,11 @@ async fn running_unprotected_is_an_explicit_choice_and_counted() {
     });
     setup.store.claims_fail(true);
     let app = setup.app(on_post(|| async { "ran" }));
-    assert_eq!(app.send(post("k", "{}")).await.text(), "ran");
-    assert_eq!(setup.idempotency.counters().unprotected, 1);
+    for runs in [1, 2] {
+        let answer = app.send(post("k", "{}")).await;
+        assert_eq!((answer.text(), answer.header("idempotency-stored")), ("ran", Some("false")));
+        assert_eq!(setup.idempotency.counters().unprotected, runs);
+    }
 }
 
 // case 076
@@ -320,6 +323,44 @@ async fn problems_are_written_with_the_chosen_base_and_statuses() {
     assert_eq!(refused.status, 409);
     let problem = refused.problem("idempotency-key-reused");
     assert_eq!(problem["type"], "https://errors.example/idempotency-key-reused");
+}
+
+// case 105
+#[tokio::test]
+async fn scripts_can_read_the_time_to_retry_where_there_is_one_and_no_other_problem_names_it() {
+    let setup = Setup::new();
+    let (count, started, go) = (Count::default(), Gate::new(), Gate::new());
+    let app = setup.app_under(setup.layer().expose_for_cors(true), waiting(&count, &started, &go));
+    let first = in_background(&app);
+    started.pass().await;
+    let conflict = app.send(post("k", "{}")).await;
+    conflict.problem("request-in-progress");
+    assert_eq!(conflict.header("access-control-expose-headers"), Some("retry-after"));
+    let reused = app.send(post("k", "[]")).await;
+    reused.problem("idempotency-key-reused");
+    assert_eq!(reused.header("access-control-expose-headers"), None);
+    go.open();
+    within(first).await.unwrap();
+}
+
+// cases 100, 102
+#[tokio::test]
+async fn a_problem_in_place_of_an_answer_is_no_outcome_whatever_is_kept() {
+    let setup = Setup::with(|builder| builder.settle(SettlePolicy::keep_everything()));
+    let count = Count::default();
+    let runs = count.clone();
+    let app = setup.app(on_post(move || async move {
+        match runs.up() {
+            1 => Response::new(axum::body::Body::new(crate::support::Chunks::of(&["half"]).then_break_off())),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "the handler's own").into_response(),
+        }
+    }));
+    app.send(post("k", "{}")).await.problem("operation-failed");
+    let retry = app.send(post("k", "{}")).await;
+    assert_eq!((retry.status, retry.text(), retry.is_replay()), (500, "the handler's own", false));
+    let again = app.send(post("k", "{}")).await;
+    assert_eq!((again.status, again.text(), again.is_replay()), (500, "the handler's own", true));
+    assert_eq!(count.now(), 2);
 }
 
 #[tokio::test]

@@ -177,7 +177,7 @@ fn endless() -> Body {
 // case 094
 #[tokio::test]
 async fn a_stream_that_is_followed_live_is_not_waited_for_and_its_retry_does_not_run() {
-    let event_stream = || ([("content-type", "Text/Event-Stream; charset=utf-8")], endless()).into_response();
+    let event_stream = || ([("content-type", "Text/Event-Stream ; charset=utf-8")], endless()).into_response();
     let marked = || (Extension(FollowedLive), endless()).into_response();
     let handlers: [fn() -> Response; 2] = [event_stream, marked];
     for handler in handlers {
@@ -206,11 +206,12 @@ async fn a_stream_that_begins_with_a_passing_failure_releases_the_key() {
     let count = Count::default();
     let app = Setup::new().app(on_post(move || async move {
         match count.up() {
-            1 => (StatusCode::SERVICE_UNAVAILABLE, Extension(FollowedLive), "later").into_response(),
+            1 => (StatusCode::SERVICE_UNAVAILABLE, Extension(FollowedLive), endless()).into_response(),
             _ => "done".into_response(),
         }
     }));
-    assert_eq!(app.send(post("k", "{}")).await.text(), "later");
+    let failed = within(app.0.clone().oneshot(post("k", "{}"))).await.unwrap();
+    assert_eq!(failed.status(), 503);
     assert_eq!(app.send(post("k", "{}")).await.text(), "done");
 }
 
@@ -259,6 +260,18 @@ async fn a_replay_is_marked_under_the_chosen_name_exposed_on_request_and_tells_s
     assert_eq!(again.header("access-control-expose-headers"), Some("x-replayed"));
 }
 
+// case 105
+#[tokio::test]
+async fn names_that_the_handler_lets_scripts_read_stay_readable_beside_the_mark() {
+    let setup = Setup::new();
+    let layer = setup.layer().expose_for_cors(true);
+    let app = setup.app_under(layer, on_post(|| async { ([("access-control-expose-headers", "etag")], "done") }));
+    app.send(post("k", "{}")).await;
+    let again = app.send(post("k", "{}")).await;
+    let exposed: Vec<_> = again.headers.get_all("access-control-expose-headers").into_iter().collect();
+    assert_eq!(exposed, ["etag", "idempotent-replayed"]);
+}
+
 #[tokio::test]
 async fn an_upstreams_mark_of_a_replay_is_not_recorded() {
     let app = post_of(|| ([("idempotent-replayed", "true"), ("idempotency-stored", "false")], "done").into_response());
@@ -290,6 +303,16 @@ async fn a_secret_goes_out_once_is_not_in_the_record_and_its_retry_is_told_so() 
 
 // case 036
 #[tokio::test]
+async fn a_secret_in_an_error_that_is_final_is_not_in_the_record_either() {
+    let setup = Setup::new();
+    let app = setup.app(on_post(|| async { (StatusCode::CONFLICT, Extension(DoNotStore), "the code was s3cr3t") }));
+    assert_eq!(app.send(post("k", "{}")).await.status, 409);
+    app.send(post("k", "{}")).await.problem("response-not-retained");
+    assert!(!setup.record("k").await.encode().windows(6).any(|window| window == b"s3cr3t"));
+}
+
+// case 036
+#[tokio::test]
 async fn a_handler_can_say_through_its_attempt_too_that_its_answer_must_not_be_kept() {
     let setup = Setup::new();
     let app = setup.app(on_post(async |Extension(attempt): Extension<idem_runner::Attempt>| {
@@ -313,6 +336,17 @@ async fn of_a_secret_that_is_too_large_no_header_is_kept_either() {
     let app = setup.app_under(layer, on_post(handler));
     let first = app.send(post("k", "{}")).await;
     assert_eq!((first.text(), first.header("x-token-hint")), ("larger than that", Some("s3cr3t")));
+    app.send(post("k", "{}")).await.problem("response-not-retained");
+    assert!(!setup.record("k").await.encode().windows(6).any(|window| window == b"s3cr3t"));
+}
+
+// case 036
+#[tokio::test]
+async fn a_secret_is_not_recorded_by_way_of_the_hook_either() {
+    let setup = Setup::new();
+    let layer = setup.layer().redact(|_, recorded| recorded);
+    let app = setup.app_under(layer, on_post(|| async { (StatusCode::CREATED, Extension(DoNotStore), "s3cr3t") }));
+    assert_eq!(app.send(post("k", "{}")).await.text(), "s3cr3t");
     app.send(post("k", "{}")).await.problem("response-not-retained");
     assert!(!setup.record("k").await.encode().windows(6).any(|window| window == b"s3cr3t"));
 }

@@ -2,10 +2,10 @@
 
 use std::{
     convert::Infallible,
-    future::pending,
+    future::{Ready, pending, ready},
     pin::pin,
     sync::{Arc, atomic::Ordering},
-    task::{Context, Waker},
+    task::{Context, Poll, Waker},
 };
 
 use axum::{
@@ -16,18 +16,19 @@ use axum::{
 };
 use http::Response;
 use http_body_util::BodyExt;
+use idem_core::OnLapse;
 use idem_runner::Attempt;
 use idem_tower::Body;
 use tokio::sync::Semaphore;
 use tower::{
-    Layer, ServiceBuilder, ServiceExt,
+    Layer, Service, ServiceBuilder, ServiceExt,
     limit::ConcurrencyLimitLayer,
     load_shed::{LoadShedLayer, error::Overloaded},
     service_fn,
     util::BoxCloneService,
 };
 
-use crate::support::{Answer, App, Chunks, Count, Gate, Setup, Tenant, authenticate, post, request, within};
+use crate::support::{Answer, App, Chunks, Count, Gate, Setup, Tenant, authenticate, post, request, with, within};
 
 #[derive(Clone)]
 struct Marker(&'static str);
@@ -109,6 +110,20 @@ async fn a_layer_under_another_leaves_the_request_to_it_instead_of_waiting_for_i
     assert!(app.send(post("k", "{}")).await.is_replay());
 }
 
+#[tokio::test]
+async fn a_layer_under_one_that_promises_something_else_refuses_instead_of_stepping_aside() {
+    let (setup, count) = (Setup::new(), Count::default());
+    let holds = Setup::with(|builder| builder.on_lapse(OnLapse::Hold));
+    for inner in [holds.layer(), setup.layer().header("x-cart-key").optional()] {
+        let count = count.clone();
+        let route = on_post(move || async move { count.up().to_string() }).layer(inner.build().unwrap());
+        let app = setup.app(route);
+        let problem = app.send(with(post("k", "{}"), "x-cart-key", "c")).await.problem("operation-failed");
+        assert!(problem["detail"].as_str().unwrap().contains("set up wrongly"), "{problem}");
+    }
+    assert_eq!(count.now(), 0);
+}
+
 /// A request to a bare tower service, whose principal was authenticated.
 fn authenticated(key: &str) -> Request {
     let mut request = post(key, "{}");
@@ -152,6 +167,34 @@ async fn a_replay_needs_no_place_in_a_limiter_that_stands_inside_and_new_work_do
     assert!(refused.is::<Overloaded>(), "{refused}");
     assert_eq!(setup.record("new").await.state, idem_core::State::Released);
     blocking.abort();
+}
+
+// case 104
+#[tokio::test]
+async fn under_hold_a_request_whose_inner_service_is_never_ready_did_nothing_and_waits_for_nobody() {
+    /// A service that has ended, such as a buffer whose worker did.
+    #[derive(Clone)]
+    struct Closed;
+
+    impl Service<http::Request<Body>> for Closed {
+        type Response = Response<Body>;
+        type Error = &'static str;
+        type Future = Ready<Result<Response<Body>, &'static str>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+            Poll::Ready(Err("closed"))
+        }
+
+        fn call(&mut self, _: http::Request<Body>) -> Self::Future {
+            panic!("it was called although it is not ready")
+        }
+    }
+
+    let setup = Setup::with(|builder| builder.on_lapse(OnLapse::Hold));
+    let service = setup.layer().build().unwrap().layer(Closed);
+    assert_eq!(service.oneshot(authenticated("k")).await.unwrap_err(), "closed");
+    let left = setup.record("k").await;
+    assert_eq!((left.state, left.fingerprint), (idem_core::State::Released, None));
 }
 
 // case 104
@@ -215,6 +258,34 @@ async fn an_error_of_the_service_passes_and_releases_the_key() {
     assert_eq!(error.to_string(), "broken");
     let second = Answer::of(service.oneshot(authenticated("k")).await.unwrap()).await;
     assert_eq!((second.text(), second.is_replay()), ("done", false));
+}
+
+/// Is never ready, and says so with an error; called all the same, it answers.
+#[derive(Clone)]
+struct NeverReady;
+
+impl Service<http::Request<Body>> for NeverReady {
+    type Response = Response<Body>;
+    type Error = &'static str;
+    type Future = Ready<Result<Response<Body>, &'static str>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+        Poll::Ready(Err("never ready"))
+    }
+
+    fn call(&mut self, _: http::Request<Body>) -> Self::Future {
+        ready(Ok(Response::new(Body::from("called"))))
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_fails_to_become_ready_is_not_called_and_the_key_is_released() {
+    let setup = Setup::new();
+    let service = setup.layer().build().unwrap().layer(NeverReady);
+    assert_eq!(service.clone().oneshot(authenticated("k")).await.unwrap_err(), "never ready");
+    assert_eq!(setup.record("k").await.state, idem_core::State::Released);
+    // Nor is it called with a request that is passed on.
+    assert_eq!(service.oneshot(request("GET", "/", "k", "")).await.unwrap_err(), "never ready");
 }
 
 #[tokio::test]

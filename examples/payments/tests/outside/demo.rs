@@ -140,8 +140,12 @@ async fn a_mistake_in_the_command_line_is_told_and_ends_with_2() {
         (&["serve", "--listen", "127.0.0.1:0", "--store", "redis://u:secret@h"], "--ledger sqlite:PATH"),
         (&["demo", "--store", "redis://u:secret@h:port"], "the Redis URL can't be read"),
         (&["demo", "--store", "redis://u:secret@h", "--ledger", "redis://u:secret@h"], "--ledger: "),
-        (&["serve", "--listen", "127.0.0.1:0", "--store", "memory:", "--lease", "0s"], "lease is zero"),
+        (&["serve", "--listen", "127.0.0.1:0", "--store", "memory:", "--lease", "0s"], "lease is 0ns"),
+        (&["serve", "--listen", "127.0.0.1:0", "--store", "memory:", "--max-run", "1s"], "max_run"),
+        (&["serve", "--listen", "127.0.0.1:0", "--store", "memory:", "--retention", "1s"], "retention"),
         (&["serve", "--listen", "127.0.0.1:0", "--store", "memory:", "--provider", "ftp://x"], "--provider"),
+        (&["serve", "--listen", "127.0.0.1:0", "--store", "memory:", "--provider", "http://"], "--provider"),
+        (&["serve", "--listen", "127.0.0.1:0", "--store", "memory:", "--provider", "http://u:secret@h"], "--provider"),
     ] {
         let output = payments(arguments).await;
         let errors = errors(&output);

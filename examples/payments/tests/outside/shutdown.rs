@@ -19,6 +19,27 @@ async fn a_server_that_is_told_to_end_answers_what_it_has_claimed_and_ends_with_
 }
 
 #[tokio::test]
+async fn a_server_that_is_told_to_end_takes_no_connection_while_it_finishes() {
+    let server = Process::serve("memory:", &[]).await;
+    let address = server.url.strip_prefix("http://").unwrap();
+    let mut paying = Box::pin(server.pay("k-1", BODY, &[("x-delay-ms", "2000")]));
+    let refused = async {
+        server.provider_called(1).await;
+        server.signal("-TERM").await;
+        while tokio::net::TcpStream::connect(address).await.is_ok() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        answer = &mut paying => panic!("it took connections until the end: {answer:?}"),
+        () = refused => {}
+    }
+    assert_eq!(paying.await.status, 201);
+    assert_eq!(server.ended().await, Some(0));
+}
+
+#[tokio::test]
 async fn a_server_that_is_told_to_end_finishes_what_its_client_has_left() {
     for place in Place::lasting() {
         let provider = Process::provider().await;
