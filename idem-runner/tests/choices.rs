@@ -137,6 +137,27 @@ async fn a_resolver_has_the_lease_and_retention_that_are_set_and_is_not_counted_
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_resolver_has_a_token_of_its_own_and_an_error_names_what_was_asked_for() {
+    let world = under_hold();
+    let mut tokens = Vec::new();
+    for key in ["k", "l"] {
+        let Claimed::Run(running) = world.idempotency.claim(request(key)).await else { panic!() };
+        let seen = running.attempt().owner().attempt();
+        assert_eq!(running.hold().await, Settled::GivenBack);
+        let resolve = || {
+            let key = idem_core::Key::new(key).unwrap();
+            world.idempotency.resolve(support::scope(), key, seen, Resolution::Released)
+        };
+        world.store.plan("resolve", Fault::Hangs, 1);
+        let error = resolve().await.unwrap_err();
+        assert!(error.to_string().starts_with("faulty store, resolve: it gave no answer within 5s"), "{error}");
+        assert_eq!(resolve().await.unwrap(), Resolved::Released);
+        tokens.push(world.record(key).await.unwrap().token);
+    }
+    assert_ne!(tokens[0], tokens[1]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn resolving_goes_on_when_its_future_is_dropped_and_a_shutdown_waits_for_it() {
     let world = under_hold();
     let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
@@ -863,6 +884,23 @@ async fn expired_records_leave_in_the_background_unless_that_is_turned_off() {
         assert_eq!(world.store.calls("sweep"), if left == 0 { 3 } else { 0 }, "batches of 500, until there is no more");
         assert_eq!(world.idempotency.counters().swept, 1_200 - left as u64);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn between_two_batches_of_a_sweep_others_have_their_turn() {
+    let keep = Retention::new(LEASE).with_held(Duration::ZERO);
+    let world = world_with(|builder| builder.retention(keep).sweep(Sweep::Every(Duration::from_secs(10))));
+    for n in 0..1_200 {
+        let _: Ended = world.idempotency.run(request(&n.to_string()), answering(201)).await;
+    }
+    world.clock.advance(LEASE);
+    tokio::time::advance(Duration::from_secs(11)).await;
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        seen.insert(world.store.calls("sweep"));
+        tokio::task::yield_now().await;
+    }
+    assert!(seen.contains(&1) && seen.contains(&2) && seen.last() == Some(&3), "{seen:?}");
 }
 
 #[tokio::test(start_paused = true)]

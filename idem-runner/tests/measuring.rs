@@ -414,11 +414,14 @@ fn what_goes_on_in_the_background_is_said_in_the_span_of_its_request() {
         world.store.plan("complete", Fault::Delayed(SECOND * 3), 1);
         let settling = async { running.complete(Response::new(201)).await };
         let _ = tracing::Instrument::instrument(settling, tracing::info_span!("callers")).await;
+        let Claimed::Run(running) = world.idempotency.claim(request("dropped")).await else { panic!() };
+        tracing::info_span!("callers").in_scope(|| drop(running.complete(Response::new(201))));
+        tokio::task::yield_now().await;
         world.store.plan("claim", UNAVAILABLE, usize::MAX);
         let _: Ended = world.idempotency.run(request("refused"), answering(201)).await;
         assert!(world.idempotency.shutdown(LEASE).await);
     });
-    assert_eq!(said.iter().filter(|line| line.starts_with("idem.completed in callers:")).count(), 1, "{said:#?}");
+    assert_eq!(said.iter().filter(|line| line.starts_with("idem.completed in callers:")).count(), 2, "{said:#?}");
     assert_eq!(said.iter().filter(|line| line.starts_with("idem.completed in idem.request:")).count(), 1, "{said:#?}");
     assert_eq!(
         said.iter().filter(|line| line.starts_with("idem.store_error in idem.request:")).count(),

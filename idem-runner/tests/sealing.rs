@@ -23,7 +23,7 @@ use idem_core::{
 };
 use idem_runner::{
     Attempt, Builder, Claimed, Idempotency, OnUnavailable, Outcome, Request, Seal, SealError, SealKey, SealKeys,
-    Sealed, StepError,
+    Sealed, Settled, StepError,
 };
 use support::{Ended, Fault, Faulty, Keyless, LEASE, World, answering, fingerprint, request, scope, world, world_with};
 
@@ -82,6 +82,16 @@ async fn what_is_not_retained_stays_so_and_says_why() {
     let _: Ended = world.idempotency.run(request("k"), |_| async { Ok(answer) }).await;
     let retry = world.idempotency.run(request("k"), never).await;
     assert!(matches!(&retry, Outcome::Replay { response, .. } if *response == large), "{retry:?}");
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_too_late_is_superseded() {
+    let world = world_with(sealing(keys("a")));
+    let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+    world.clock.advance(LEASE);
+    let takeover = world.idempotency.run(request("k"), issue).await;
+    assert!(matches!(takeover, Outcome::Ran { stored: true, .. }), "{takeover:?}");
+    assert_eq!(running.complete(Response::new(202)).await, Settled::Superseded);
 }
 
 #[tokio::test]

@@ -326,6 +326,22 @@ async fn a_handler_can_say_through_its_attempt_too_that_its_answer_must_not_be_k
 
 // case 036
 #[tokio::test]
+async fn of_a_secret_that_is_too_large_no_header_is_kept_either() {
+    let setup = Setup::new();
+    let layer = setup.layer().max_response_bytes(3);
+    let handler = async |Extension(attempt): Extension<idem_runner::Attempt>| {
+        attempt.do_not_retain();
+        (StatusCode::CREATED, [("x-token-hint", "s3cr3t")], "larger than that")
+    };
+    let app = setup.app_under(layer, on_post(handler));
+    let first = app.send(post("k", "{}")).await;
+    assert_eq!((first.text(), first.header("x-token-hint")), ("larger than that", Some("s3cr3t")));
+    app.send(post("k", "{}")).await.problem("response-not-retained");
+    assert!(!setup.record("k").await.encode().windows(6).any(|window| window == b"s3cr3t"));
+}
+
+// case 036
+#[tokio::test]
 async fn a_secret_is_not_recorded_by_way_of_the_hook_either() {
     let setup = Setup::new();
     let layer = setup.layer().redact(|_, recorded| recorded);
