@@ -1,7 +1,7 @@
 //! What idem costs, against the bare statement through the same driver. `README.md` says how to read the results.
 //!
-//! A backend, or the HTTP layer, is a module with a `run`. What all share: `rounds.rs` (how two things are compared), `operations.rs` (what is
-//! done to a store), `trips.rs` and `report.rs` (how the results are told).
+//! A backend, or the HTTP layer, is a module with a `run`. What all share: `rounds.rs` (how two things are compared),
+//! `operations.rs` (what is done to a store), `trips.rs` and `report.rs` (how the results are told).
 
 mod cli;
 mod http;

@@ -272,9 +272,9 @@ impl Attempt {
         self.progress().is_secret = true;
     }
 
-    /// Says that the operation did nothing, and will not: if it fails with an error now, its key is forgotten instead of
-    /// released (or held, under hold), so that a corrected request may use it. For what is refused before it begins: by a
-    /// validation, or for want of room.
+    /// Says that the operation did nothing, and will not: if it fails with an error or a passing status now, its key is
+    /// forgotten instead of released (or held, under hold), so that a corrected request may use it. For what is refused before
+    /// it begins: by a validation, or for want of room. It says nothing of a panic.
     pub fn nothing_was_done(&self) {
         self.progress().did_nothing = true;
     }

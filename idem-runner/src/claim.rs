@@ -39,9 +39,7 @@ impl Inner {
         loop {
             let (answer, asked) = match self.ask(&claim).await {
                 Ok(answered) => answered,
-                // Whoever has seen another attempt does not run beside it, whatever the policy.
-                Err(error) if seat.is_some() => return Err(Answered::Store(error)),
-                Err(error) => return self.unavailable(claim, error),
+                Err(error) => return self.unavailable(claim, error, seat.is_some()),
             };
             self.note(&answer);
             let (left, seen) = match answer {
@@ -200,21 +198,23 @@ impl Inner {
         }
     }
 
-    fn unavailable(self: &Arc<Self>, claim: Claim, error: StoreError) -> Result<Option<Granted>, Answered> {
+    /// What a request gets whose claim could not be made. Whoever knows of another attempt, because it `has_waited` for that or
+    /// because that runs here, does not run beside it, whatever the policy.
+    fn unavailable(
+        self: &Arc<Self>,
+        claim: Claim,
+        error: StoreError,
+        has_waited: bool,
+    ) -> Result<Option<Granted>, Answered> {
         if error.kind() != StoreErrorKind::Unavailable {
             return Err(Answered::Store(error));
         }
-        match self.settings.on_unavailable {
-            OnUnavailable::Refuse => {
-                self.take_back_in_background(claim);
-                Err(Answered::Store(error))
-            }
-            // It is known to be at it already.
-            OnUnavailable::RunUnprotected if self.renewer.runs(claim.scope(), claim.key()) => {
-                Err(Answered::Store(error))
-            }
-            OnUnavailable::RunUnprotected => Ok(None),
+        let runs_unprotected = self.settings.on_unavailable == OnUnavailable::RunUnprotected;
+        if runs_unprotected && !has_waited && !self.renewer.runs(claim.scope(), claim.key()) {
+            return Ok(None);
         }
+        self.take_back_in_background(claim);
+        Err(Answered::Store(error))
     }
 
     fn waiting(&self) -> Duration {

@@ -325,7 +325,10 @@ impl Inner {
         };
         let ending = match said {
             Some((status, response)) => match self.settings.settle.of(status) {
+                // What is in a transaction of its own is recorded as it is.
+                Settle::Complete if attempt.is_committing(&response) => Ending::Complete(response),
                 Settle::Complete => Ending::Complete(self.retained(&attempt, response)),
+                Settle::Release if attempt.did_nothing() => Ending::Forget,
                 Settle::Release => self.passing(),
                 Settle::Forget => Ending::Forget,
             },
@@ -387,6 +390,9 @@ impl Inner {
                 match self.persist(&attempt, self.passing(), renewal).await {
                     Persisted::Superseded => Outcome::Superseded,
                     // Committed at the last moment.
+                    Persisted::Completed(recorded) if is_answer(&attempt, response, &recorded) => {
+                        unsettled(ended, true)
+                    }
                     Persisted::Completed(recorded) => Outcome::Recorded(recorded),
                     Persisted::GivenBack | Persisted::Pending | Persisted::Failed => Outcome::RolledBack,
                 }
@@ -402,12 +408,8 @@ impl Inner {
         }
     }
 
-    /// What is recorded of a response: all of it, unless it is a secret or too large. What is in a transaction of the
-    /// operation's own is recorded as it is.
+    /// What is recorded of a response: all of it, unless it is a secret or too large.
     pub(crate) fn retained(&self, attempt: &Attempt, response: Response) -> Response {
-        if attempt.is_committing(&response) {
-            return response;
-        }
         let is_too_large = |size: usize| self.settings.max_response.is_some_and(|limit| size > limit);
         match response.body() {
             _ if attempt.is_secret() => {
@@ -459,7 +461,7 @@ impl Inner {
 
 /// Whether a client that gets the response which the attempt `given` gets what is recorded: also where that was committed
 /// without its body, because the body is a secret or could not be sealed.
-fn is_answer(attempt: &Attempt, given: &Response, recorded: &Response) -> bool {
+pub(crate) fn is_answer(attempt: &Attempt, given: &Response, recorded: &Response) -> bool {
     let is_without_body = attempt.is_secret() || matches!(recorded.body(), Body::NotRetained(_));
     given == recorded || attempt.used_transaction() && is_without_body && given.status() == recorded.status()
 }

@@ -11,7 +11,7 @@ use crate::{
     Answered, Attempt, Settled,
     detach::Detached,
     event::event,
-    idempotency::Inner,
+    idempotency::{Inner, is_answer},
     renew::Renewal,
     settle::{Ending, Persisted},
 };
@@ -71,10 +71,13 @@ impl Running {
             None => response.clone(),
         };
         let ending = Ending::Complete(retained.clone());
+        let attempt = self.attempt.clone();
         let settled = self.settle(move |_| ending);
         async move {
             match settled.await {
-                Settled::Completed(recorded) if recorded == retained => Settled::Completed(response),
+                Settled::Completed(recorded) if is_answer(&attempt, &retained, &recorded) => {
+                    Settled::Completed(response)
+                }
                 settled => settled,
             }
         }

@@ -46,7 +46,8 @@ pub enum Outcome<T, E> {
     /// not committed. Nothing is recorded and the key is released (held, under hold): answer with an error.
     RolledBack,
     /// The operation answered with the response that it had given to a transaction of its own, and the store can't say whether
-    /// that was committed. Answer with an error: a retry gets the response if it was, and runs again if it was not.
+    /// that was committed. Answer with an error: a retry gets the response if it was, and runs again if it was
+    /// not (under hold it is Unknown).
     Unconfirmed(StoreError),
     /// The operation failed with this error. The key is released (held, under hold).
     Failed(E),

@@ -6,7 +6,11 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::{
+    StreamExt,
+    future::{Either, select},
+    stream::FuturesUnordered,
+};
 use idem_core::{Fenced, Key, Scope, State as RecordState, Store, StoreError};
 use tokio::{
     runtime::{Handle, Id as RuntimeId},
@@ -99,10 +103,13 @@ impl Renewer {
         state.last += 1;
         let id = state.last;
         state.running.insert(id, entry);
+        // Those of runtimes that ended, ended with them; one that panicked left what it was at.
+        state.tasks.retain(|_, task| !task.is_finished());
         let is_new = !state.tasks.contains_key(&runtime);
         if is_new {
-            // Those of runtimes that ended, ended with them.
-            state.tasks.retain(|_, task| !task.is_finished());
+            for entry in state.running.values_mut().filter(|entry| entry.runtime == runtime) {
+                entry.is_attended = false;
+            }
             state.tasks.insert(runtime, tokio::spawn(Arc::clone(self).keep_renewing(runtime)));
         }
         (id, is_new)
@@ -124,17 +131,16 @@ impl Renewer {
         let mut tick = Box::pin(time::sleep(self.tick()));
         loop {
             // One that is slow holds up no other.
-            tokio::select! {
-                () = &mut tick => {
-                    let room = AT_ONCE - attended.len();
-                    let Some(due) = self.due(runtime, room) else {
-                        return;
-                    };
-                    attended.extend(due.into_iter().map(|(id, entry)| self.attend(id, entry)));
-                    tick.set(time::sleep(self.tick()));
-                }
-                Some(()) = attended.next() => {}
+            if attended.is_empty() {
+                (&mut tick).await;
+            } else if let Either::Right(_) = select(&mut tick, attended.next()).await {
+                continue;
             }
+            tick.set(time::sleep(self.tick()));
+            let Some(due) = self.due(runtime, AT_ONCE - attended.len()) else {
+                return;
+            };
+            attended.extend(due.into_iter().map(|(id, entry)| self.attend(id, entry)));
         }
     }
 

@@ -494,7 +494,7 @@ async fn a_commit_or_a_takeover_at_the_last_moment_is_what_the_client_is_told() 
             assert!(matches!(rival, Outcome::Ran { stored: true, .. }), "{rival:?}");
         }
         match running.await.unwrap() {
-            Outcome::Recorded(response) if is_committed => assert_eq!(response, Response::new(201)),
+            Outcome::Ran { reply, stored: true } if is_committed => assert_eq!(reply, Response::new(201)),
             Outcome::Superseded if !is_committed => {}
             other => panic!("{is_committed}: {other:?}"),
         }
@@ -613,6 +613,23 @@ async fn a_step_whose_result_could_not_be_kept_says_so_and_keeps_it_when_it_is_a
     let failed = step("ch_1").await;
     assert!(matches!(&failed, Err(StepError::Store(e)) if e.kind() == StoreErrorKind::Corrupt), "{failed:?}");
     assert_eq!(step("ch_2").await.unwrap(), "ch_1");
+}
+
+// case 036
+#[tokio::test]
+async fn settled_by_hand_a_secret_goes_out_whole_and_is_not_stored_whether_it_was_committed_or_not() {
+    for commits in [true, false] {
+        let world = world();
+        let Claimed::Run(running) = world.idempotency.claim(request("k")).await else { panic!() };
+        let secret = Response::new(201).with_body("top-secret");
+        running.attempt().do_not_retain();
+        let transaction = FakeTransaction { store: world.store.clone(), commits };
+        let committed = running.attempt().commit(transaction, secret.clone()).await;
+        assert_eq!(committed.is_ok(), commits);
+        assert_eq!(running.complete(secret.clone()).await, Settled::Completed(secret));
+        let expected = Response::new(201).with_kept(Body::NotRetained(NotRetained::Secret));
+        assert_eq!(world.record("k").await.unwrap().state, State::Done(expected));
+    }
 }
 
 // case 036
@@ -781,6 +798,15 @@ async fn an_error_of_an_operation_that_did_nothing_forgets_its_key_under_hold_to
         };
         let outcome = world.idempotency.run(support::request_of("k", "corrected"), corrected).await;
         assert!(matches!(outcome, Outcome::Ran { stored: true, .. }), "{outcome:?}");
+
+        let no_room = |attempt: Attempt| async move {
+            attempt.nothing_was_done();
+            Ok::<_, &'static str>(Response::new(503))
+        };
+        let outcome = world.idempotency.run(request("m"), no_room).await;
+        assert!(matches!(outcome, Outcome::Ran { .. }), "{outcome:?}");
+        let left = world.record("m").await.unwrap();
+        assert_eq!((left.state, left.fingerprint), (State::Released, None));
 
         let broken = |attempt: Attempt| async move {
             attempt.nothing_was_done();

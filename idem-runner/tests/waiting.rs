@@ -441,6 +441,24 @@ async fn a_store_whose_waits_end_at_once_is_asked_no_longer_than_the_limit() {
     assert!(start.elapsed() >= at_most, "{:?}", start.elapsed());
 }
 
+// case 005
+#[tokio::test(start_paused = true)]
+async fn what_one_that_waited_may_have_claimed_is_taken_back_when_the_reply_never_came() {
+    let world = waiting_world();
+    let Claimed::Run(first) = world.idempotency.claim(request("k")).await else { panic!() };
+    let runs = Arc::new(AtomicUsize::new(0));
+    let mut waiters = spawn_waiters(&world.idempotency, 1, &runs);
+    a_moment().await;
+    world.store.plan("claim", Fault::ReplyLost, usize::MAX);
+    assert_eq!(first.release().await, Settled::GivenBack);
+    world.advance(Duration::from_secs(6)).await;
+    assert!(matches!(waiters.join_next().await.unwrap().unwrap(), Outcome::Store(_)));
+    world.store.heal();
+    world.advance(Duration::from_secs(2)).await;
+    let retry: Ended = world.another(|builder| builder).run(request("k"), answering(201)).await;
+    assert!(matches!(retry, Outcome::Ran { stored: true, .. }), "{retry:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_for_an_attempt_does_not_run_unprotected_beside_it_when_the_store_goes_away() {
     let world = world_with(|builder| {

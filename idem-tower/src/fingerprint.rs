@@ -77,7 +77,12 @@ impl fmt::Debug for Fingerprints {
             Rule::Fields(_) => "Fields",
             Rule::Custom(_) => "Custom",
         };
-        f.debug_struct("Fingerprints").field("rule", &rule).field("key", &self.key).field("older", &self.older).finish()
+        f.debug_struct("Fingerprints")
+            .field("rule", &rule)
+            .field("key", &self.key)
+            .field("older", &self.older)
+            .field("other_rules", &self.other_rules)
+            .finish()
     }
 }
 

@@ -37,8 +37,8 @@
 //! # }
 //! ```
 //!
-//! It works wherever tower does: `axum::Router::route_layer` (`layer` also covers unknown paths, whose 404 would be kept), `axum::routing::MethodRouter::layer`, a `ServiceBuilder`, and hyper
-//! through `TowerToHyperService`. The layer holds no rules: it reads requests, writes responses, and leaves every decision
+//! It works wherever tower does: `axum::Router::route_layer` (`layer` also covers unknown paths, whose 404 would be kept),
+//! `axum::routing::MethodRouter::layer`, a `ServiceBuilder`, and hyper through `TowerToHyperService`. The layer holds no rules: it reads requests, writes responses, and leaves every decision
 //! to [`Idempotency`](idem_runner::Idempotency), which serves consumers and jobs as well. It needs a Tokio runtime.
 //!
 //! # Where it belongs in the stack
@@ -73,8 +73,9 @@
 //! optional, other methods, other limits. Where they differ in what is final, in leases or in what a lapse means, give them
 //! another [`Idempotency`](idem_runner::Idempotency) on the same store, and shut both down.
 //!
-//! Where two layers of one set-up stand around a handler, the outer one protects it. Layers that differ in their header or their
-//! `Idempotency` can't both do what they promise: such a request is refused with `operation-failed` before anything is claimed.
+//! Where two layers with one header and one `Idempotency` stand around a handler, the outer one protects it, and nothing of the
+//! inner one applies: neither what it redacts or validates nor its scope. Layers that differ in these two can't both do what
+//! they promise: such a request is refused with `operation-failed`, and its key stays free.
 //!
 //! # What happens to a request
 //!

@@ -98,7 +98,13 @@ where
                     "two idempotency layers of different set-ups stand around one handler, and only the outer one could \
                      protect it; leave one away"
                 );
-                let refused = *self.config.problem(&Problem::set_up_wrongly());
+                let problem = Problem::set_up_wrongly();
+                let mut refused = *self.config.problem(&problem);
+                // The outer one forgets its key, and says the same.
+                if let Some(attempt) = request.extensions().get::<Attempt>() {
+                    attempt.nothing_was_done();
+                }
+                refused.extensions_mut().insert(problem);
                 ResponseFuture::covered(Box::pin(ready(Ok(refused))))
             }
         }
@@ -289,15 +295,13 @@ impl Config {
             }
         };
         let settles_as = self.settles_as(&parts, &kept, trailers.as_ref());
-        let recorded = if is_secret {
-            Recorded::new(parts.status.as_u16()).with_kept(Kept::NotRetained(NotRetained::Secret))
-        } else {
-            let whole = self.rules.record(&method, &parts, kept, trailers.as_ref());
-            match &self.redact {
-                // What is in the handler's own transaction is as it is.
-                Some(redact) if !attempt.is_committing(&whole) => self.redacted(redact, &parts, whole),
-                _ => whole,
-            }
+        let whole = self.rules.record(&method, &parts, kept, trailers.as_ref());
+        let recorded = match &self.redact {
+            // What is in the handler's own transaction is as it is, and must have been committed.
+            _ if attempt.is_committing(&whole) => whole,
+            _ if is_secret => Recorded::new(parts.status.as_u16()).with_kept(Kept::NotRetained(NotRetained::Secret)),
+            Some(redact) => self.redacted(redact, &parts, whole),
+            None => whole,
         };
         Ok(Given { recorded, settles_as, response: Response::from_parts(parts, body) })
     }

@@ -18,10 +18,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let serving = axum::serve(listener, app).with_graceful_shutdown(async {
         let _ = stopped.await;
     });
-    let serving = tokio::spawn(serving.into_future());
-    tokio::signal::ctrl_c().await?;
+    let mut serving = tokio::spawn(serving.into_future());
+    tokio::select! {
+        ended = &mut serving => return ended?.map_err(Into::into), // by itself: it failed
+        asked_to = tokio::signal::ctrl_c() => asked_to?,
+    }
     drop(stop); // no connection is accepted any more,
-    idempotency.shutdown(Duration::from_secs(60)).await; // what is claimed is finished, also for clients that have left,
-    let _ = tokio::time::timeout(Duration::from_secs(5), serving).await; // and the answers are written.
+    // what is claimed is finished, also for clients that have left,
+    idempotency.shutdown(Duration::from_secs(60)).await;
+    // and the answers are written.
+    let _ = tokio::time::timeout(Duration::from_secs(5), serving).await;
     Ok(())
 }

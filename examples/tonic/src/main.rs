@@ -32,10 +32,15 @@ async fn run() -> Result<(), Failure> {
     let serving = serve(listener, idempotency.clone(), Arc::new(Provider::default()), async {
         let _ = stopped.await;
     });
-    let serving = tokio::spawn(serving);
-    tokio::signal::ctrl_c().await?;
+    let mut serving = tokio::spawn(serving);
+    tokio::select! {
+        ended = &mut serving => return ended?, // by itself: it failed
+        asked_to = tokio::signal::ctrl_c() => asked_to?,
+    }
     drop(stop); // no connection is accepted any more,
-    idempotency.shutdown(Duration::from_secs(60)).await; // what is claimed is finished, also for clients that have left,
-    let _ = tokio::time::timeout(Duration::from_secs(5), serving).await; // and the answers are written.
+    // what is claimed is finished, also for clients that have left,
+    idempotency.shutdown(Duration::from_secs(60)).await;
+    // and the answers are written.
+    let _ = tokio::time::timeout(Duration::from_secs(5), serving).await;
     Ok(())
 }

@@ -6,7 +6,7 @@ use idem_core::FingerprintKey;
 use crate::{
     ConfigError,
     fingerprint::Fingerprints,
-    headers::{NOT_STORED, is_correlation_id, is_framing, is_passing},
+    headers::{NOT_STORED, REPLAYED, is_correlation_id, is_framing, is_passing},
     problem::ProblemStyle,
 };
 
@@ -50,11 +50,10 @@ fn is_taken(name: &str) -> bool {
             | "user-agent"
             | "via"
             | "x-api-key"
-            | "idempotent-replayed"
-            | "idempotency-stored"
-    ) || ["accept-", "access-control-", "content-", "if-", "proxy-", "sec-", "x-forwarded-"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
+    ) || [REPLAYED, NOT_STORED].iter().any(|ours| ours == name)
+        || ["accept-", "access-control-", "content-", "if-", "proxy-", "sec-", "x-forwarded-"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
 }
 
 /// Headers that tell clients what an answer is, and where it is.

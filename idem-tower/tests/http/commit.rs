@@ -259,47 +259,27 @@ async fn a_commit_that_was_superseded_is_a_conflict_and_the_other_attempts_answe
 
 #[tokio::test]
 async fn a_commit_that_failed_is_written_in_the_layers_style_says_nothing_of_the_store_and_its_retry_runs() {
-    let (setup, count) = (Setup::new(), Count::default());
-    let (store, runs) = (setup.store.clone(), count.clone());
-    let handler = move |attempt: CurrentAttempt| async move {
-        let run = runs.up();
-        store.completions_fail(run == 1);
-        let committed = attempt.commit(InTransaction(store), Recorded::new(201).with_body("paid")).await?;
-        Ok::<_, CommitProblem>(respond(&committed))
-    };
-    let layer = setup.layer().problem_base("https://errors.example/");
-    let app = setup.app_under(layer, on_post(handler));
-    let failed = app.send(post("k", "{}")).await;
-    assert_eq!((failed.status, failed.header("retry-after")), (503, Some("5")));
-    let problem = failed.problem("store-unavailable");
-    assert_eq!(problem["type"], "https://errors.example/store-unavailable");
-    assert!(!problem.to_string().contains("db.internal"), "{problem}");
-    // The handler ran: nobody may take it for a request that was not processed.
-    assert!(
-        problem["detail"].as_str().unwrap().contains("the outcome of the request could not be stored"),
-        "{problem}"
-    );
-    let second = app.send(post("k", "{}")).await;
-    assert_eq!((second.status, second.text(), count.now()), (201, "paid", 2));
-}
-
-#[tokio::test]
-async fn a_handler_that_answers_with_what_was_not_committed_has_failed_and_its_retry_runs() {
-    let (setup, count) = (Setup::new(), Count::default());
-    let (store, runs) = (setup.store.clone(), count.clone());
-    let handler = move |attempt: CurrentAttempt| async move {
-        let run = runs.up();
-        store.completions_fail(run == 1);
-        let paid = Recorded::new(201).with_body(format!("paid in run {run}"));
-        let _ = attempt.commit(InTransaction(store), paid.clone()).await;
-        respond(&paid)
-    };
-    let app = setup.app(on_post(handler));
-    let failed = app.send(post("k", "{}")).await;
-    assert_eq!((failed.status, failed.header("retry-after")), (500, None));
-    failed.problem("operation-failed");
-    let second = app.send(post("k", "{}")).await;
-    assert_eq!((second.status, second.text(), second.is_replay()), (201, "paid in run 2", false));
+    for is_secret in [false, true] {
+        let (setup, count) = (Setup::new(), Count::default());
+        let (store, runs) = (setup.store.clone(), count.clone());
+        let handler = move |attempt: CurrentAttempt| async move {
+            let run = runs.up();
+            store.completions_fail(run == 1);
+            let paid = Recorded::new(201).with_body(format!("paid in run {run}"));
+            let _ = attempt.commit(InTransaction(store), paid.clone()).await;
+            let mut response = respond(&paid);
+            if is_secret {
+                response.extensions_mut().insert(DoNotStore);
+            }
+            response
+        };
+        let app = setup.app(on_post(handler));
+        let failed = app.send(post("k", "{}")).await;
+        assert_eq!((failed.status, failed.header("retry-after")), (500, None));
+        failed.problem("operation-failed");
+        let second = app.send(post("k", "{}")).await;
+        assert_eq!((second.status, second.text(), second.is_replay()), (201, "paid in run 2", false));
+    }
 }
 
 #[tokio::test]

@@ -120,6 +120,8 @@ async fn a_layer_under_one_that_promises_something_else_refuses_instead_of_stepp
         let app = setup.app(route);
         let problem = app.send(with(post("k", "{}"), "x-cart-key", "c")).await.problem("operation-failed");
         assert!(problem["detail"].as_str().unwrap().contains("set up wrongly"), "{problem}");
+        let left = setup.record("k").await;
+        assert_eq!((left.state, left.fingerprint), (idem_core::State::Released, None), "its key is free");
     }
     assert_eq!(count.now(), 0);
 }
