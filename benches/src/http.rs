@@ -1,5 +1,5 @@
 //! What the HTTP layer costs a server: the same server with it and without it, on the memory store, with a handler that
-//! does nothing.
+//! reads its body and does nothing.
 
 mod connection;
 mod server;

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 
-use axum::{Router, http::StatusCode, routing::post};
+use axum::{Router, body::Bytes, http::StatusCode, routing::post};
 use idem_core::Scope;
 use idem_memory::MemoryStore;
 use idem_runner::Idempotency;
@@ -22,7 +22,7 @@ pub(crate) struct Servers {
 
 impl Servers {
     pub(crate) async fn start() -> Result<Self, Failure> {
-        let app = Router::new().route("/payments", post(async || StatusCode::CREATED));
+        let app = Router::new().route("/payments", post(async |_: Bytes| StatusCode::CREATED));
         let store = MemoryStore::builder().max_records(ROOM).build();
         let idempotency = Idempotency::builder(Arc::new(store)).build()?;
         let scope = Scope::new("tenant-7")?;
